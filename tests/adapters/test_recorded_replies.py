@@ -331,3 +331,22 @@ async def test_several_alternatives_are_refused_before_they_are_paid_for() -> No
         await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra={"n": 2}))
     result, _ = await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra={"n": 1}))
     assert result.stop is None
+
+
+SAID = {"choices": [{"index": 0, "delta": {"content": "A bird."}, "finish_reason": None}]}
+COUNTED = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+
+
+async def test_a_stream_that_ends_with_its_counts_is_whole_without_a_reason_to_finish() -> None:
+    result, sent = await run_over(CHAT, [streamed(SAID, COUNTED, done=True)], stream=True)
+    assert (result.output, result.usage.tokens, len(sent)) == ("A bird.", TokenUsage(9, 3), 1)
+
+
+@pytest.mark.parametrize(
+    "chunks", [(SAID,), ({**SAID, "usage": COUNTED["usage"]},), (COUNTED,)], ids=["text", "with counts", "counts"]
+)
+async def test_and_one_that_ends_without_both_or_says_nothing_is_broken(chunks: tuple[dict[str, Any], ...]) -> None:
+    replies = [streamed(*chunks, done=True), streamed(SAID, COUNTED, done=True)]
+    result, _ = await run_over(CHAT, replies, stream=True)
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["broken_stream"]
+    assert result.output == "A bird."

@@ -152,12 +152,15 @@ class Chunks:
         self._details: list[Any] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._finish: str | None = None
+        self._counted = False
 
     def feed(self, chunk: dict[str, Any]) -> None:
         """Take in one chunk."""
         for key in ("id", "model", "usage"):
             if chunk.get(key):
                 self._fields[key] = chunk[key]
+        # By the interface this chunk is the last one; some servers send it, and no reason to finish.
+        self._counted = self._counted or bool(chunk.get("usage") and not chunk.get("choices"))
         for choice in chunk.get("choices") or ():
             if choice.get("index"):  # another alternative; the first one is the answer, as in a whole reply
                 continue
@@ -191,7 +194,7 @@ class Chunks:
         Raises:
             ProviderError: If the stream ended before the model did.
         """
-        if self._finish is None:
+        if self._finish is None and not (self._counted and (self._texts or self._calls)):
             raise broken_stream(self._provider, "the stream ended without a finish reason")
         message: dict[str, Any] = {key: "".join(texts) for key, texts in self._texts.items()}
         message["reasoning_details"] = self._details or None
