@@ -476,7 +476,7 @@ async def test_a_wrong_address(remote: Remote) -> None:
         with pytest.raises(ProviderError) as caught:
             await model.turn(request())
         await model.close()
-    assert (caught.value.fault, caught.value.status) == ("bad_request", 404)
+    assert (caught.value.fault, caught.value.status) == ("not_found", 404)
 
 
 @every_remote

@@ -16,6 +16,7 @@ from watchkeeper.adapters.anthropic import read_message
 from watchkeeper.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import ModelSettings
+from watchkeeper.models import ScriptedModel
 from watchkeeper.runtime.events import ModelFailed, ModelReplied
 from watchkeeper.testing import WireReply, WireRequest, WireServer
 from watchkeeper.testing.wire import EVENT_STREAM, event, json_reply
@@ -350,3 +351,36 @@ async def test_and_one_that_ends_without_both_or_says_nothing_is_broken(chunks: 
     result, _ = await run_over(CHAT, replies, stream=True)
     assert [failed.fault for failed in events(result, ModelFailed)] == ["broken_stream"]
     assert result.output == "A bird."
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+RETIRED = "The model `gpt-4-32k` has been deprecated"
+
+
+@pytest.mark.parametrize(
+    ("interface", "status", "body"),
+    [
+        (CHAT, 404, {"error": {"message": RETIRED, "type": "invalid_request_error", "code": "model_not_found"}}),
+        (CHAT, 400, {"error": {"message": RETIRED, "type": "invalid_request_error", "code": "model_decommissioned"}}),
+        (CHAT, 410, {"detail": "Gone"}),
+        (RESPONSES, 404, {"error": {"message": RETIRED, "code": "model_not_found"}}),
+        (MESSAGES, 404, {"type": "error", "error": {"type": "not_found_error", "message": "model: claude-2"}}),
+    ],
+)
+@whole_or_streamed
+async def test_another_model_takes_over_from_a_retired_one(
+    interface: Interface, status: int, body: dict[str, Any], stream: bool
+) -> None:
+    backup = ScriptedModel(["A bird."], name="backup", provider="elsewhere")
+    replies = [json_reply(body, status)]
+    result, sent = await run_over(interface, replies, stream=stream, fallback=[backup])
+    assert (result.output, result.answered_by, len(sent)) == ("A bird.", ("elsewhere:backup",), 1)
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["not_found"]
+
+
+async def test_without_another_model_a_retired_one_ends_the_run_at_once() -> None:
+    result, sent = await run_over(CHAT, [json_reply({"error": {"message": RETIRED}}, 404)])
+    assert result.stop is not None
+    assert (result.stop.reason, len(sent)) == ("provider_error", 1)
+    assert RETIRED in result.stop.message

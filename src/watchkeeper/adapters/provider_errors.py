@@ -22,6 +22,8 @@ from watchkeeper.core.errors import ProviderError, ProviderFault, ThrottleError
 CODES: Final[Mapping[ProviderFault, str]] = {
     "rate_limit": "rate_limit_error rate_limit_exceeded",
     "auth": "insufficient_quota billing_error authentication_error permission_error invalid_api_key",
+    # model_decommissioned is Groq's, DeploymentNotFound Azure's
+    "not_found": "model_not_found not_found_error model_decommissioned DeploymentNotFound",
     "overloaded": "overloaded_error service_unavailable_error",
     "context_full": "request_too_large context_length_exceeded exceed_context_size_error",
     "refused": "content_policy_violation content_filter invalid_prompt bio_policy image_content_policy_violation",
@@ -30,6 +32,7 @@ CODES: Final[Mapping[ProviderFault, str]] = {
 BY_CODE: Final[Mapping[str, ProviderFault]] = {code: fault for fault, codes in CODES.items() for code in codes.split()}
 STATUSES: Final[Mapping[ProviderFault, tuple[int, ...]]] = {
     "auth": (401, 402, 403),
+    "not_found": (404, 410),
     "timeout": (408,),
     "server": (409,),
     "context_full": (413,),
