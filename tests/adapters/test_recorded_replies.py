@@ -384,3 +384,23 @@ async def test_without_another_model_a_retired_one_ends_the_run_at_once() -> Non
     assert result.stop is not None
     assert (result.stop.reason, len(sent)) == ("provider_error", 1)
     assert RETIRED in result.stop.message
+
+
+UNREAD = "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details."
+FAILED_CALL = {"message": UNREAD, "type": "invalid_request_error", "failed_generation": "<function=lookup>"}
+
+
+@whole_or_streamed
+@pytest.mark.parametrize("code", [{"code": "tool_use_failed"}, {}], ids=["code", "words"])
+async def test_a_call_that_the_provider_could_not_read_is_asked_for_once_more(
+    code: dict[str, Any], stream: bool
+) -> None:
+    """Groq answers so, with status 400 or within a stream; the model wrote it, and writes something else next time."""
+    error = {"error": {**FAILED_CALL, **code}}
+    failed = streamed(error) if stream else json_reply(error, 400)
+    result, _ = await run_over(CHAT, [failed, chat("stop", "A bird.", stream=stream)], stream=stream, tools=[lookup])
+    assert (result.output, [each.fault for each in events(result, ModelFailed)]) == ("A bird.", ["malformed_reply"])
+    result, sent = await run_over(CHAT, [failed], stream=stream, tools=[lookup])
+    assert result.stop is not None
+    assert (result.stop.reason, len(sent)) == ("provider_error", 2)
+    assert result.usage.tokens.output_tokens > 0  # its worst case is booked

@@ -27,6 +27,8 @@ CODES: Final[Mapping[ProviderFault, str]] = {
     "overloaded": "overloaded_error service_unavailable_error",
     "context_full": "request_too_large context_length_exceeded exceed_context_size_error",
     "refused": "content_policy_violation content_filter invalid_prompt bio_policy image_content_policy_violation",
+    # Groq's: the model wrote a call or an answer that the server could not read
+    "malformed_reply": "tool_use_failed output_parse_failed json_validate_failed",
     "server": "timeout_error api_error server_error",
 }
 BY_CODE: Final[Mapping[str, ProviderFault]] = {code: fault for fault, codes in CODES.items() for code in codes.split()}
@@ -46,6 +48,7 @@ CONTEXT_FULL: Final = re.compile(
     re.IGNORECASE,
 )
 BLOCKED: Final = re.compile(r"content (filtering|management) policy|blocked by content filter", re.IGNORECASE)
+UNREAD: Final = re.compile(r"\bfailed_generation\b")
 MESSAGE_LENGTH: Final = 500
 
 
@@ -74,8 +77,8 @@ def provider_error(
         text = f"a redirect to {headers.get('location')}, which is not followed: give the final address as base_url"
     text = text or shorten(str(error))
     fault = classify(code, text, status)
-    # An error that arrives inside a stream (status 200, or none) ends a reply that had begun.
-    billed = fault == "timeout" or status is None or status < 300
+    # What the model wrote was written, whatever the status. An error that arrives inside a stream (status 200, or none) ends a reply that had begun.
+    billed = fault in ("timeout", "malformed_reply") or status is None or status < 300
     mapped = fault_error(fault, say(provider, status, text), provider=provider, status=status, billed=billed)
     mapped.retry_after = retry_after(headers, clock)
     request_id = headers.get("x-request-id") or headers.get("request-id")
@@ -113,6 +116,8 @@ def classify(code: str, text: str, status: int | None) -> ProviderFault:
         return "context_full"
     if BLOCKED.search(text):
         return "refused"
+    if UNREAD.search(text):
+        return "malformed_reply"
     if status is None or status < 300:
         return "bad_request" if code == "invalid_request_error" else "server"
     if status in BY_STATUS:
