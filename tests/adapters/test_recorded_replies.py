@@ -404,3 +404,23 @@ async def test_a_call_that_the_provider_could_not_read_is_asked_for_once_more(
     assert result.stop is not None
     assert (result.stop.reason, len(sent)) == ("provider_error", 2)
     assert result.usage.tokens.output_tokens > 0  # its worst case is booked
+
+
+# --- parts of other servers -----------------------------------------------------------------------------------------
+
+
+def thought(said: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": [text(said)]}
+
+
+async def test_what_mistral_thinks_is_read_as_reasoning() -> None:
+    whole = [thought("Which bird? "), thought("An owl."), text("A "), text("bird.")]
+    deltas = [[thought("Which bird? ")], [thought("An owl.")], [text("A ")], "bird."]
+    chunks = [{"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]} for part in deltas]
+    ended = {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]}
+    message = json_reply({"choices": [{"message": {"role": "assistant", "content": whole}, "finish_reason": "stop"}]})
+    for reply, stream in ((message, False), (streamed(*chunks, ended, done=True), True)):
+        result, _ = await run_over(CHAT, [reply], stream=stream)
+        said = result.session[ModelReplied].latest().message
+        assert (said.text, said.reasoning) == ("A bird.", "Which bird? An owl.")
+        assert result.output == "A bird."

@@ -166,8 +166,10 @@ class Chunks:
                 continue
             self._finish = choice.get("finish_reason") or self._finish
             delta: dict[str, Any] = choice.get("delta") or {}
+            content, thoughts = _read_content(delta.get("content"))
+            said = {**delta, "content": content, "reasoning": thoughts or delta.get("reasoning")}
             for key in ("content", "refusal", "reasoning_content", "reasoning"):
-                text = delta.get(key)
+                text = said.get(key)
                 if isinstance(text, str) and text:
                     self._texts.setdefault(key, []).append(text)
                     if key == "content":
@@ -240,12 +242,13 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         finish = "refusal"
     elif calls and finish == "stop":
         finish = "tool_calls"
+    text, thoughts = _read_content(message.content)
     reasoning = message.reasoning_content or (message.reasoning if isinstance(message.reasoning, str) else "")
     return ModelReply(
         message=AssistantMessage(
-            text=_text(message.content),
+            text=text,
             tool_calls=calls,
-            reasoning=reasoning,
+            reasoning=reasoning or thoughts,
             provider_data=_echo(message, calls, encoding),
         ),
         usage=usage_of(ReplyUsage, completion.usage),
@@ -267,11 +270,17 @@ def _failed(error: object, reason: str, provider: str) -> ProviderError:
     return fault_error(FAILED[reason], said, provider=provider, billed=True)
 
 
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        parts = cast("list[dict[str, Any]]", content)
-        return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "text")
-    return content if isinstance(content, str) else ""
+def _read_content(content: Any) -> tuple[str, str]:
+    """Return the text and the reasoning of a content; some servers send parts, Mistral with ``thinking`` in parts."""
+    if not isinstance(content, list):
+        return (content, "") if isinstance(content, str) else ("", "")
+    texts: dict[str, list[str]] = {"text": [], "thinking": []}
+    for part in cast("list[dict[str, Any]]", content):
+        kind = part.get("type")
+        if kind in texts:
+            inner = part.get(kind) or ""
+            texts[kind].append(_read_content(inner)[0] if isinstance(inner, list) else str(inner))
+    return "".join(texts["text"]), "".join(texts["thinking"])
 
 
 def written_arguments(arguments: Any) -> str:
