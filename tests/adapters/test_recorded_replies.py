@@ -90,9 +90,7 @@ def claude_events(whole: dict[str, Any], *deltas: tuple[int, dict[str, Any]]) ->
         own = [delta for place, delta in deltas if place == index]
         parts.extend({"type": "content_block_delta", "index": index, "delta": delta} for delta in own)
         parts.append({"type": "content_block_stop", "index": index})
-    parts.append(
-        {"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"]}, "usage": whole["usage"]}
-    )
+    parts.append({"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"]}, "usage": whole["usage"]})
     return streamed(*parts, {"type": "message_stop"})
 
 
@@ -234,7 +232,11 @@ def test_the_context_is_what_the_last_message_held() -> None:
 
 
 async def test_calls_of_the_providers_own_tools_go_back_as_they_came() -> None:
-    began = [{**SEARCH, "input": {}}, {**SEARCH, "type": "mcp_tool_use", "id": "mcptoolu_1", "input": {"given": 1}}, FOUND]
+    began = [
+        {**SEARCH, "input": {}},
+        {**SEARCH, "type": "mcp_tool_use", "id": "mcptoolu_1", "input": {"given": 1}},
+        FOUND,
+    ]
     pieces = [(0, {"type": "input_json_delta", "partial_json": piece}) for piece in ("", '{"que', 'ry": "owl"}')]
     empty = (1, {"type": "input_json_delta", "partial_json": ""})
     paused = claude_events(claude("pause_turn", *began), *pieces, empty)
