@@ -19,6 +19,7 @@ import msgspec
 from watchkeeper.adapters.endpoint import (
     ANTHROPIC_KEYWORDS,
     Endpoint,
+    all_tools,
     broken_stream,
     check_base_url,
     describe_schema,
@@ -283,11 +284,12 @@ def fixed_fields(model: AnthropicModel, request: ModelRequest, system: SystemMes
     settings = request.settings
     marked = {} if model.mark is None else {"cache_control": model.mark}
     fields: dict[str, Any] = {}
-    if request.tools:
-        fields["tools"] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
-            for tool in request.tools
-        ]
+    own = [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in request.tools
+    ]
+    tools = all_tools(own, settings.extra)
+    if tools:
+        fields["tools"] = tools
     output: dict[str, Any] = {}
     text = system.text if system is not None else ""
     if settings.effort is not None:
@@ -303,9 +305,9 @@ def fixed_fields(model: AnthropicModel, request: ModelRequest, system: SystemMes
         fields["output_config"] = output
     if text.strip():
         fields["system"] = [{"type": "text", "text": text, **marked}]
-    elif request.tools:
-        fields["tools"][-1].update(marked)
-    return {**fields, **settings.extra}
+    elif tools:
+        tools[-1].update(marked)
+    return {**fields, **{name: value for name, value in settings.extra.items() if name != "tools"}}
 
 
 def encoded_turns(transcript: Transcript, encoding: str) -> list[bytes]:

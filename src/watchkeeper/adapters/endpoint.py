@@ -422,6 +422,35 @@ def check_extra(extra: Mapping[str, Any], reserved: frozenset[str]) -> None:
         raise ConfigurationError(f"ModelSettings.extra cannot set {', '.join(clash)}: the adapter writes these itself")
 
 
+def all_tools(own: list[dict[str, Any]], extra: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return an agent's tools as the interface wants them, and behind them those that the settings add.
+
+    Args:
+        own: The agent's tools.
+        extra: Provider-specific fields; their ``tools`` are the provider's own.
+
+    Raises:
+        ConfigurationError: If they are no list of objects, or one has the name of a tool of the agent.
+    """
+    added: object = extra.get("tools") or []
+    if not isinstance(added, list | tuple) or not all(isinstance(tool, Mapping) for tool in cast("list[Any]", added)):
+        raise ConfigurationError(f"ModelSettings.extra tools={added!r} must be a list of objects: {EXTRA_TOOLS}")
+    added = cast("list[Mapping[str, Any]]", added)
+    clash = sorted({_tool_name(tool) for tool in own} & {_tool_name(tool) for tool in added} - {""})
+    if clash:
+        raise ConfigurationError(f"ModelSettings.extra tools cannot contain {', '.join(clash)}: {EXTRA_TOOLS}")
+    return [*own, *map(dict, added)]
+
+
+EXTRA_TOOLS: Final = "these are the provider's own tools, added to the agent's; give the agent's tools to the agent"
+
+
+def _tool_name(tool: Mapping[str, Any]) -> str:
+    function = tool.get("function")
+    named = cast("Mapping[str, Any]", function) if isinstance(function, Mapping) else tool
+    return str(named.get("name") or "")
+
+
 # --- schemas --------------------------------------------------------------------------------------------------------
 # In the subset of JSON Schema that providers enforce, every object lists all its properties, all are required and
 # nothing else is allowed. A field with a default is therefore asked for too, with its default in its description:

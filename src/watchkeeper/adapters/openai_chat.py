@@ -20,6 +20,7 @@ import msgspec
 
 from watchkeeper.adapters.endpoint import (
     Endpoint,
+    all_tools,
     broken_stream,
     check_base_url,
     encode,
@@ -361,14 +362,16 @@ def request_head(name: str, request: ModelRequest, cap: str, **more: object) -> 
         head["tool_choice"] = request.tool_choice
         if settings.parallel_tool_calls is not None:
             head["parallel_tool_calls"] = settings.parallel_tool_calls
-    head.update(settings.extra)
+    head.update((name, value) for name, value in settings.extra.items() if name != "tools")
     return head
 
 
 def fixed_fields(request: ModelRequest, tools: list[dict[str, Any]], **output: object) -> dict[str, Any]:
-    """Return the fields that are the same in every turn of a run; settings may replace them."""
-    fields = given({"tools": tools or None, **output})
-    return {key: value for key, value in fields.items() if key not in request.settings.extra}
+    """Return the fields that are the same in every turn of a run; settings may add tools, and replace the others."""
+    extra = request.settings.extra
+    fields = given({key: value for key, value in output.items() if key not in extra})
+    tools = all_tools(tools, extra)
+    return {"tools": tools, **fields} if tools else fields
 
 
 # --- requests -------------------------------------------------------------------------------------------------------

@@ -58,7 +58,10 @@ class InputBound:
     def __init__(self, request: ModelRequest, limits: Limits) -> None:
         """Bound what every request repeats: tools and output schema."""
         fixed = sum(len(encode([tool.name, tool.description, tool.parameters])) for tool in request.tools)
-        if request.tools:
+        added = request.settings.extra.get("tools")  # the provider's own
+        if added:
+            fixed += len(repr(added).encode("utf-8", "replace"))
+        if request.tools or added:
             fixed += TOOLS_OVERHEAD
         if request.output is not None:
             fixed += len(encode(request.output.schema))
