@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, Transcript, UserMessage
+from watchkeeper.core.messages import AssistantMessage, Message, Part, ToolCall, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import STATES, CompletionState, CompletionStatus, FinishReason, ModelReply
 from watchkeeper.core.quantities import counted
@@ -41,10 +41,17 @@ class Compacted(msgspec.Struct, frozen=True):
 
 
 class ToolsDone(msgspec.Struct, frozen=True):
-    """Every call has its result, in the order of the calls; ``stop`` is set if the gate stopped the work meanwhile."""
+    """Every call has its result, in the order of the calls.
+
+    Attributes:
+        results: One for each call.
+        stop: Set if the gate stopped the work meanwhile.
+        images: The images that the tools returned, with what says so; they follow the results as one message.
+    """
 
     results: tuple[ToolMessage, ...]
     stop: Stop | None = None
+    images: tuple[Part, ...] = ()
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -339,6 +346,8 @@ class TurnMachine:
     def _tools_done(self, signal: ToolsDone) -> Command:
         for message in signal.results:
             self.transcript.append(message)
+        if signal.images:
+            self.transcript.append(UserMessage(signal.images))
         if signal.stop is not None:
             return self._land(signal.stop)
         return self._go(State.OBSERVING, Observe()) if self._rules.observes else self._ask()

@@ -70,8 +70,7 @@ class InputBound:
         self._seen = 0
         self._counted = self._most = 0
         self._learned: Message | None = None
-        ceilings = (limits.ceiling(meter.ceiling) for meter in USED_BY_INPUT)
-        self._strict = limits.account is not None or any(ceiling is not None for ceiling in ceilings)
+        self._strict = bounds_input(limits)
 
     def tokens(self, transcript: Transcript) -> int:
         """Return the bound for the current transcript."""
@@ -130,6 +129,12 @@ class InputBound:
                 "write ImagePart(..., max_tokens=...), or lift the ceiling"
             )
         return image_tokens(part)
+
+
+def bounds_input(limits: Limits) -> bool:
+    """Return whether a ceiling on cost or tokens is in force, so that nothing may be sent whose size has no bound."""
+    ceilings = (limits.ceiling(meter.ceiling) for meter in USED_BY_INPUT)
+    return limits.account is not None or any(ceiling is not None for ceiling in ceilings)
 
 
 def image_tokens(part: ImagePart) -> int:

@@ -30,19 +30,20 @@ from watchkeeper.core.errors import (
     ToolProcessError,
     ToolValidationError,
 )
-from watchkeeper.core.messages import ToolCall, ToolMessage
+from watchkeeper.core.messages import ImagePart, Part, ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import CrashError
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.turn_machine import ToolsDone
+from watchkeeper.loop.models import bounds_input
 from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
 from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.values import ToolResult
+from watchkeeper.tools.values import ToolResult, image_parts
 from watchkeeper.tools.tool import Tool
 
 T = TypeVar("T")
@@ -88,6 +89,7 @@ class ToolCalls:
         self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
         self._parallel = frozenset(tool.name for tool in plan.prompt.tools if tool.parallel_safe)
+        self._bounds_input = bounds_input(scope.gate.limits)
         self._tool_scope = ToolScope(
             session=scope.session,
             run_context=scope.run_context,
@@ -101,6 +103,7 @@ class ToolCalls:
         """Run the calls of a reply that used ``usage`` tokens; return one message per call, in the same order."""
         self._usage = usage
         messages: list[ToolMessage] = []
+        images: list[Part] = []
         stop: Stop | None = None
         for batch in self._batches(calls):
             if stop is not None:
@@ -110,9 +113,11 @@ class ToolCalls:
             else:
                 attempts = await asyncio.gather(*(self._call(call) for call in batch))
             for call, attempt in zip(batch, attempts, strict=True):
-                messages.append(await self._finish(call, attempt))
+                message, shown = await self._finish(call, attempt)
+                messages.append(message)
+                images += image_parts(call.name, shown)
                 stop = stop or attempt.stop
-        return ToolsDone(tuple(messages), stop)
+        return ToolsDone(tuple(messages), stop, tuple(images))
 
     def _batches(self, calls: Sequence[ToolCall]) -> Sequence[Sequence[ToolCall]]:
         """Divide the calls of a reply, in their order, into batches that run concurrently."""
@@ -209,9 +214,9 @@ class ToolCalls:
         )
         return ToolContext(info, self._tool_scope)
 
-    async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
-        """Keep or drop the tool's changes, record the attempt, and return the message for the model."""
-        attempt = recordable(attempt)
+    async def _finish(self, call: ToolCall, attempt: Attempt) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
+        """Keep or drop the tool's changes, record the attempt, and return the message and images for the model."""
+        attempt = self._bounded(recordable(attempt))
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
                 if attempt.context.has_changed_files:
@@ -223,6 +228,19 @@ class ToolCalls:
                 attempt = replace(attempt, outcome="crashed", result=ToolResult.error(said))
         await self._drop(attempt)
         return self._record(call, attempt)
+
+    def _bounded(self, attempt: Attempt) -> Attempt:
+        """Return the attempt, or a failure in its place if it shows an image whose cost no ceiling could hold."""
+        if not self._bounds_input or isinstance(attempt.result.value, str | None):
+            return attempt
+        images = attempt.result.shown()[1]
+        if all(image.max_tokens is not None for image in images):
+            return attempt
+        said = (
+            "the tool returned an image that has no token bound, but a ceiling on cost or tokens is in force; "
+            "its code must say ImagePart(..., max_tokens=...)"
+        )
+        return replace(attempt, outcome="crashed", result=ToolResult.error(f"The image cannot be shown: {said}"))
 
     async def _keep(self, context: ToolContext) -> None:
         """Commit a tool's changes on a worker thread, because files may be slow or locked by a call that has timed out.
@@ -252,9 +270,10 @@ class ToolCalls:
         if context.has_resources:
             await closed(f"resources of {context.tool_name}", context.aclose())
 
-    def _record(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
+    def _record(self, call: ToolCall, attempt: Attempt) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
         scope, plan = self._scope, self._plan
-        text = cut(attempt.result.render())
+        text, images = attempt.result.shown()
+        text = cut(text)
         scope.record(
             ToolInvoked(
                 prompt_name=plan.prompt.name,
@@ -274,7 +293,7 @@ class ToolCalls:
                 node_id=attempt.node_id,
             )
         )
-        return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success)
+        return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success), images
 
 
 def in_time(fn: Callable[..., T], ticket: Ticket, clock: Clock) -> Callable[..., T]:
