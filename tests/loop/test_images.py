@@ -11,6 +11,7 @@ import pytest
 from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface
 from tests.kit import Call, Calls, ScriptedModel, events
 from watchkeeper import Agent, ImagePart, Limits, RunResult, ToolContext, ToolResult, arun, tool
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import TextPart, ToolMessage, UserMessage
 from watchkeeper.models import ModelRequest
 from watchkeeper.runtime.result import transcript_of
@@ -108,3 +109,25 @@ async def test_every_interface_takes_it_and_a_stored_session_goes_on_with_it(
     assert (first.output, again.output) == ("An owl.", "Still an owl.")
     for body in bodies[1:]:
         assert str(body).count("YW4gb3ds") == str(body).count("YW4gZWxr") == 1
+
+
+async def test_an_agent_takes_images_with_its_task() -> None:
+    model = ScriptedModel(["An owl."] * 3)
+    agent: Agent[str] = Agent(model, "Look.", str)
+    result = await agent.arun(["What is this?", OWL, "And this?", "Be quick.", ELK])
+    shown = transcript_of(result.session.log)[1]
+    assert isinstance(shown, UserMessage)
+    first, owl, then, elk = shown.parts
+    assert (owl, elk) == (OWL, ELK)
+    assert isinstance(first, TextPart)
+    assert isinstance(then, TextPart)
+    assert (first.text.splitlines()[-1], then.text.strip()) == ("What is this?", "And this?\nBe quick.")
+    many = await agent.arun_many([["What is this?", OWL], "And without?"])
+    assert [one.output for one in many] == ["An owl.", "An owl."]
+
+
+@pytest.mark.parametrize("task", [[OWL], ["What", "is this?"], OWL, [], ["What is this?", b"an owl"]])
+def test_a_task_says_what_is_to_be_done(task: Any) -> None:
+    agent: Agent[str] = Agent(ScriptedModel(["An owl."]), "Look.", str)
+    with pytest.raises(ConfigurationError, match="text that says what is to be done, or a list of texts and images"):
+        agent.run(task)

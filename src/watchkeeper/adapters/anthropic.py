@@ -120,6 +120,7 @@ class ReplyUsage(Counts):
 
 OF_MESSAGES: Final = frozenset({"message", "fallback_message"})
 
+
 class Events:
     """Joins the events of a stream into a whole message."""
 

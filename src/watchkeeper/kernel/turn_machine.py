@@ -339,7 +339,9 @@ class TurnMachine:
             return self._ask_again(CUT_NOTICE, stop)
         if reply.finish == "unknown":
             why = f"for a reason that is not known ({reply.ended_by or 'none was given'})"
-            stop = Stop("output_invalid", "loop", f"The final answer ended {why}, twice in a row; it may be incomplete.")
+            stop = Stop(
+                "output_invalid", "loop", f"The final answer ended {why}, twice in a row; it may be incomplete."
+            )
             return self._ask_again(ENDED_NOTICE, stop)
         return self._go(State.READING, ReadAnswer(said))
 
