@@ -83,7 +83,12 @@ def claude(
 
 def claude_events(whole: dict[str, Any], *deltas: tuple[int, dict[str, Any]]) -> WireReply:
     """Return a message as its events; the blocks begin as given, and the deltas follow."""
-    begun = {**whole, "content": [], "stop_reason": None, "usage": {"input_tokens": 9, "output_tokens": 1}}
+    begun: dict[str, Any] = {
+        **whole,
+        "content": [],
+        "stop_reason": None,
+        "usage": {"input_tokens": 9, "output_tokens": 1},
+    }
     parts: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
     for index, block in enumerate(whole["content"]):
         parts.append({"type": "content_block_start", "index": index, "content_block": block})
@@ -97,7 +102,7 @@ def claude_events(whole: dict[str, Any], *deltas: tuple[int, dict[str, Any]]) ->
 def response(status: str, reason: str | None = None, *items: dict[str, Any], stream: bool = False) -> WireReply:
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Half an ans"}]}
     details = None if reason is None else {"reason": reason}
-    whole = {"id": "r1", "model": "gpt-5-mini", "status": status, "output": list(items) or [said]}
+    whole: dict[str, Any] = {"id": "r1", "model": "gpt-5-mini", "status": status, "output": list(items) or [said]}
     whole |= {"incomplete_details": details, "usage": {"input_tokens": 9, "output_tokens": 3}}
     if not stream:
         return json_reply(whole)
@@ -155,8 +160,13 @@ async def test_an_answer_of_which_the_server_says_that_it_failed_is_asked_for_ag
 
 # --- Anthropic: what its own tools and its compaction do --------------------------------------------------------------
 
-SEARCH = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "owl"}}
-FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+SEARCH: dict[str, Any] = {
+    "type": "server_tool_use",
+    "id": "srvtoolu_1",
+    "name": "web_search",
+    "input": {"query": "owl"},
+}
+FOUND: dict[str, Any] = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
 
 
 def text(said: str) -> dict[str, Any]:
@@ -166,7 +176,7 @@ def text(said: str) -> dict[str, Any]:
 @whole_or_streamed
 @pytest.mark.parametrize("before", ["An owl ", ""])
 async def test_a_paused_turn_goes_on_where_it_was(before: str, stream: bool) -> None:
-    blocks = [*([text(before)] if before else []), SEARCH]
+    blocks: list[dict[str, Any]] = [*([text(before)] if before else []), SEARCH]
     messages = [claude("pause_turn", *blocks), claude("pause_turn", FOUND), claude("end_turn", text("is a bird."))]
     word = claude_events if stream else json_reply
     result, sent = await run_over(MESSAGES, [word(message) for message in messages], stream=stream)
@@ -232,7 +242,7 @@ def test_the_context_is_what_the_last_message_held() -> None:
 
 
 async def test_calls_of_the_providers_own_tools_go_back_as_they_came() -> None:
-    began = [
+    began: list[dict[str, Any]] = [
         {**SEARCH, "input": {}},
         {**SEARCH, "type": "mcp_tool_use", "id": "mcptoolu_1", "input": {"given": 1}},
         FOUND,
@@ -258,7 +268,11 @@ async def test_a_streamed_compaction_goes_back_with_its_summary(summary: str | N
 
 # --- OpenAI's Responses ---------------------------------------------------------------------------------------------
 
-ANSWERED = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "A bird."}]}
+ANSWERED: dict[str, Any] = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "A bird."}],
+}
 
 
 @tool
@@ -280,11 +294,20 @@ async def test_arguments_may_be_objects(stream: bool) -> None:
 
 # --- calls whose id comes again --------------------------------------------------------------------------------------
 
-THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s1"}
-ENCRYPTED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "opaque"}
-USE = {"type": "tool_use", "id": "call_1", "name": "lookup", "input": {"word": "owl"}}
-FUNCTION_CALL = {"type": "function_call", "call_id": "call_1", "name": "lookup", "arguments": '{"word":"owl"}'}
-SIGNED = {"id": "call_1", "function": {"name": "lookup", "arguments": '{"word":"owl"}'}, "extra_content": {"sign": 1}}
+THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "Hm.", "signature": "s1"}
+ENCRYPTED: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "opaque"}
+USE: dict[str, Any] = {"type": "tool_use", "id": "call_1", "name": "lookup", "input": {"word": "owl"}}
+FUNCTION_CALL: dict[str, Any] = {
+    "type": "function_call",
+    "call_id": "call_1",
+    "name": "lookup",
+    "arguments": '{"word":"owl"}',
+}
+SIGNED: dict[str, Any] = {
+    "id": "call_1",
+    "function": {"name": "lookup", "arguments": '{"word":"owl"}'},
+    "extra_content": {"sign": 1},
+}
 
 
 @pytest.mark.parametrize(
@@ -320,13 +343,15 @@ async def test_a_call_whose_id_comes_again_has_one_new_id_everywhere(
 
 
 async def test_alternatives_in_a_stream_are_not_mixed() -> None:
-    chunks = [
+    chunks: list[dict[str, Any]] = [
         {"choices": [{"index": index, "delta": {"content": said}, "finish_reason": None}]}
         for index, said in ((0, "A "), (1, "An "), (1, "owl."), (0, "bird."))
     ]
-    ends = [{"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]} for index in (1, 0)]
+    ends: list[dict[str, Any]] = [
+        {"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]} for index in (1, 0)
+    ]
     result, _ = await run_over(CHAT, [streamed(*chunks, *ends, done=True)], stream=True)
-    assert (result.output, result.session[ModelReplied].latest().message.text) == ("A bird.", "A bird.")
+    assert (result.output, events(result, ModelReplied)[-1].message.text) == ("A bird.", "A bird.")
 
 
 async def test_several_alternatives_are_refused_before_they_are_paid_for() -> None:
@@ -336,8 +361,8 @@ async def test_several_alternatives_are_refused_before_they_are_paid_for() -> No
     assert result.stop is None
 
 
-SAID = {"choices": [{"index": 0, "delta": {"content": "A bird."}, "finish_reason": None}]}
-COUNTED = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+SAID: dict[str, Any] = {"choices": [{"index": 0, "delta": {"content": "A bird."}, "finish_reason": None}]}
+COUNTED: dict[str, Any] = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
 
 
 async def test_a_stream_that_ends_with_its_counts_is_whole_without_a_reason_to_finish() -> None:
@@ -389,7 +414,11 @@ async def test_without_another_model_a_retired_one_ends_the_run_at_once() -> Non
 
 
 UNREAD = "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details."
-FAILED_CALL = {"message": UNREAD, "type": "invalid_request_error", "failed_generation": "<function=lookup>"}
+FAILED_CALL: dict[str, Any] = {
+    "message": UNREAD,
+    "type": "invalid_request_error",
+    "failed_generation": "<function=lookup>",
+}
 
 
 @whole_or_streamed
@@ -418,11 +447,13 @@ def thought(said: str) -> dict[str, Any]:
 async def test_what_mistral_thinks_is_read_as_reasoning() -> None:
     whole = [thought("Which bird? "), thought("An owl."), text("A "), text("bird.")]
     deltas = [[thought("Which bird? ")], [thought("An owl.")], [text("A ")], "bird."]
-    chunks = [{"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]} for part in deltas]
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]} for part in deltas
+    ]
     ended = {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]}
     message = json_reply({"choices": [{"message": {"role": "assistant", "content": whole}, "finish_reason": "stop"}]})
     for reply, stream in ((message, False), (streamed(*chunks, ended, done=True), True)):
         result, _ = await run_over(CHAT, [reply], stream=stream)
-        said = result.session[ModelReplied].latest().message
+        said = events(result, ModelReplied)[-1].message
         assert (said.text, said.reasoning) == ("A bird.", "Which bird? An owl.")
         assert result.output == "A bird."

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface
 from tests.kit import Call, Calls, ScriptedModel, events
-from watchkeeper import Agent, ImagePart, Limits, RunResult, ToolContext, ToolResult, arun, tool
+from watchkeeper import Agent, ImagePart, Limits, RunResult, ToolContext, ToolResult, tool
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import TextPart, ToolMessage, UserMessage
 from watchkeeper.models import ModelRequest
@@ -44,7 +44,7 @@ def look(what: str, *, context: ToolContext) -> Any:
     return shown[what]
 
 
-async def looked(*whats: str, limits: Limits = Limits()) -> tuple[RunResult[str], list[Any]]:
+async def looked(*whats: str, limits: Limits | None = None) -> tuple[RunResult[str], list[Any]]:
     """Run an agent that looks at these things at once; return its result and what the model was asked last."""
     seen: list[Any] = []
 
@@ -54,7 +54,7 @@ async def looked(*whats: str, limits: Limits = Limits()) -> tuple[RunResult[str]
 
     calls = Calls(tuple(Call("look", {"what": what}) for what in whats))
     model = ScriptedModel([calls, answer])
-    agent: Agent[str] = Agent(model, "Look.", str, tools=[look], limits=limits)
+    agent: Agent[str] = Agent(model, "Look.", str, tools=[look], limits=limits or Limits())
     return await agent.arun("Look at them."), seen
 
 

@@ -238,7 +238,7 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         ToolCall(call.id or f"call_{position}_{index}", call.function.name, written_arguments(call.function.arguments))
         for index, call in enumerate(message.tool_calls or ())
     )
-    finish = FINISH.get(reason, "unknown")
+    finish: FinishReason = FINISH.get(reason, "unknown")
     if message.refusal:
         finish = "refusal"
     elif calls and finish == "stop":
@@ -419,8 +419,8 @@ def chat_head(name: str, request: ModelRequest, cap: str) -> dict[str, Any]:
     settings = request.settings
     if settings.extra.get("n", 1) != 1:
         raise ConfigurationError(
-            f"ModelSettings.extra cannot set n={settings.extra['n']!r}: a run uses one alternative, and its limits reserve "
-            "the cost of one; for several answers use several runs"
+            f"ModelSettings.extra cannot set n={settings.extra['n']!r}: a run uses one alternative, and its limits "
+            "reserve the cost of one; for several answers use several runs"
         )
     return request_head(name, request, cap, seed=settings.seed, reasoning_effort=settings.effort)
 

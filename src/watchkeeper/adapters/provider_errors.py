@@ -77,7 +77,8 @@ def provider_error(
         text = f"a redirect to {headers.get('location')}, which is not followed: give the final address as base_url"
     text = text or shorten(str(error))
     fault = classify(code, text, status)
-    # What the model wrote was written, whatever the status. An error that arrives inside a stream (status 200, or none) ends a reply that had begun.
+    # What the model wrote is billed, whatever the status. An error that arrives inside a stream (status 200, or none)
+    # ends a reply that had begun.
     billed = fault in ("timeout", "malformed_reply") or status is None or status < 300
     mapped = fault_error(fault, say(provider, status, text), provider=provider, status=status, billed=billed)
     mapped.retry_after = retry_after(headers, clock)

@@ -89,7 +89,7 @@ def _is_task(value: Any) -> bool:
     if not isinstance(value, list | tuple):
         return _has_text(value)
     items = cast("Sequence[Any]", value)
-    kinds = {type(item) for item in items}
+    kinds: set[type] = {type(item) for item in items}
     return kinds == {str, ImagePart} and any(map(_has_text, items))
 
 

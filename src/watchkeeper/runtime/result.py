@@ -445,7 +445,7 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
 
 def images_of(result: object) -> tuple[ImagePart, ...]:
     """Return the images in a recorded result."""
-    return cast("ToolResult[Any]", result).shown()[1] if isinstance(result, ToolResult) else ()
+    return cast("ToolResult[object]", result).shown()[1] if isinstance(result, ToolResult) else ()
 
 
 def unanswered(call: ToolCall) -> ToolMessage:

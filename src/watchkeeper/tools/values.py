@@ -108,7 +108,7 @@ def _without_images(value: Any, images: list[ImagePart]) -> Any:
     if isinstance(value, list | tuple):
         return [_without_images(item, images) for item in cast("list[Any]", value)]
     if isinstance(value, Mapping):
-        return {key: _without_images(item, images) for key, item in cast("Mapping[Any, Any]", value).items()}
+        return {key: _without_images(item, images) for key, item in cast("Mapping[object, Any]", value).items()}
     if isinstance(value, msgspec.Struct):
         fields = ((field.encode_name, getattr(value, field.name)) for field in msgspec.structs.fields(value))
         return {name: _without_images(item, images) for name, item in fields}
