@@ -12,8 +12,9 @@ import pytest
 from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface, ignore
 from tests.kit import events
 from watchkeeper import Agent, Limits, RunResult, TokenUsage, ToolContext, arun, tool
-from watchkeeper.adapters.anthropic import read_message
+from watchkeeper.adapters.anthropic import AnthropicModel, read_message
 from watchkeeper.clock import TestClock
+from watchkeeper.contained_sdk.reading import read_whole
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import ModelSettings
 from watchkeeper.models import ScriptedModel
@@ -209,8 +210,14 @@ async def test_what_a_compaction_at_the_provider_used_is_counted(stream: bool) -
     """The counts of the answer itself leave it out, but it is billed."""
     word = claude_events if stream else json_reply
     blocks = ({"type": "compaction", "content": "They spoke of owls."}, text("A bird."))
-    result, _ = await run_over(MESSAGES, [word(claude("end_turn", *blocks, usage=COMPACTED))], stream=stream)
+    reply = word(claude("end_turn", *blocks, usage=COMPACTED))
+    result, _ = await run_over(MESSAGES, [reply], stream=stream)
     assert (result.output, result.usage.tokens) == ("A bird.", TokenUsage(83_779, 176))
+
+
+def test_nor_does_a_contained_client_leave_it_out() -> None:
+    body = json_reply(claude("end_turn", usage=COMPACTED)).body
+    assert read_whole(AnthropicModel.wire, body).usage == TokenUsage(83_779, 176)
 
 
 async def test_a_ceiling_holds_on_what_a_compaction_used() -> None:

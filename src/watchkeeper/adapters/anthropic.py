@@ -217,7 +217,7 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
     details: dict[str, Any] = message.get("stop_details") or {}
     usage = usage_of(ReplyUsage, message.get("usage"))
     reason = str(message.get("stop_reason") or "")
-    finish = FINISH.get(reason, "unknown")
+    finish: FinishReason = FINISH.get(reason, "unknown")
     return ModelReply(
         message=AssistantMessage(
             text="".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text"),

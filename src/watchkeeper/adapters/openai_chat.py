@@ -154,6 +154,7 @@ class Chunks:
         self._calls: dict[int, dict[str, Any]] = {}
         self._finish: str | None = None
         self._counted = False
+        self._index: Any = None
 
     def feed(self, chunk: dict[str, Any]) -> None:
         """Take in one chunk."""
@@ -163,7 +164,9 @@ class Chunks:
         # By the interface this chunk is the last one; some servers send it, and no reason to finish.
         self._counted = self._counted or bool(chunk.get("usage") and not chunk.get("choices"))
         for choice in chunk.get("choices") or ():
-            if choice.get("index"):  # another alternative; the first one is the answer, as in a whole reply
+            index = choice.get("index") or 0
+            self._index = index if self._index is None else self._index
+            if index != self._index:  # another alternative; the one that began first is the answer
                 continue
             self._finish = choice.get("finish_reason") or self._finish
             delta: dict[str, Any] = choice.get("delta") or {}
