@@ -284,12 +284,27 @@ async def test_extra_cannot_replace_the_conversation(remote: Remote) -> None:
         await ask(remote, [], settings=ModelSettings(extra={key: []}))
 
 
-@every_remote
-async def test_extra_may_replace_the_tools(remote: Remote) -> None:
-    """So a provider's own tools can be named."""
-    hosted = [{"type": "web_search"}]
-    _, body = await ask(remote, [say("Done.")], tools=(LOOKUP,), settings=ModelSettings(extra={"tools": hosted}))
-    assert body["tools"] == hosted
+@every_model
+async def test_extra_may_add_tools(remote: Remote) -> None:
+    """So a provider's own tools can be named; the agent keeps its own."""
+    hosted = {"type": "web_search", "name": "web_search"}
+    settings = ModelSettings(extra={"tools": [hosted]})
+    _, body = await ask(remote, [say("Done.")], tools=(LOOKUP,), settings=settings)
+    assert "lookup" in str(body["tools"][0])
+    assert body["tools"][1:] == [hosted]
+    _, body = await ask(remote, [say("Done.")], settings=settings)
+    assert len(body["tools"]) == 1
+    assert hosted == {"type": "web_search", "name": "web_search"}
+
+
+@every_model
+@pytest.mark.parametrize(
+    "tools",
+    [[{"name": "lookup"}], [{"type": "function", "function": {"name": "lookup"}}], {"name": "web_search"}, ["search"]],
+)
+async def test_extra_tools_that_take_the_place_of_the_agents_are_refused(remote: Remote, tools: Any) -> None:
+    with pytest.raises(ConfigurationError, match="give the agent's tools to the agent"):
+        await ask(remote, [], tools=(LOOKUP,), settings=ModelSettings(extra={"tools": tools}))
 
 
 @every_remote
@@ -476,7 +491,7 @@ async def test_a_wrong_address(remote: Remote) -> None:
         with pytest.raises(ProviderError) as caught:
             await model.turn(request())
         await model.close()
-    assert (caught.value.fault, caught.value.status) == ("bad_request", 404)
+    assert (caught.value.fault, caught.value.status) == ("not_found", 404)
 
 
 @every_remote

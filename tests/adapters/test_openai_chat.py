@@ -162,7 +162,7 @@ async def test_an_answer_without_usage_or_names() -> None:
 
 async def test_a_reason_to_finish_that_nobody_knows() -> None:
     reply = await answered({"choices": [{"message": {"content": "Yes."}, "finish_reason": "weather"}]})
-    assert reply.finish == "stop"
+    assert (reply.finish, reply.ended_by) == ("unknown", "weather")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def mapped(*args: Any, **kwargs: Any) -> ProviderError:
         (401, "auth"),
         (402, "auth"),
         (403, "auth"),
-        (404, "bad_request"),
+        (404, "not_found"),
         (408, "timeout"),
         (409, "server"),
         (413, "context_full"),

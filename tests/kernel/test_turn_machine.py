@@ -373,7 +373,7 @@ def test_the_diagram_shows_every_row_of_the_table() -> None:
 
 
 STOPS = st.sampled_from([LIMIT, ABORT, Stop("timeout", "gate", "late"), Stop("context_full", "loop", "full")])
-FINISHES: tuple[FinishReason, ...] = ("stop", "stop", "length", "refusal")
+FINISHES: tuple[FinishReason, ...] = ("stop", "stop", "length", "refusal", "paused", "unknown")
 VERDICTS: tuple[Literal["complete", "incomplete", "unverified"], ...] = ("complete", "incomplete", "unverified")
 
 

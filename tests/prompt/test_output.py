@@ -253,6 +253,12 @@ class TestRefusal:
         assert "not valid JSON" in self.refused('{"result": {"verbose": true}, "level": ', Settings)
         assert "not valid JSON" in self.refused('[{"level": 1}, {"level": 2}, ', list[Settings])
 
+    @pytest.mark.parametrize("frame", ["{}", "```json\n{}\n```", "Here it is: {}", "{}\nThat is all."])
+    @pytest.mark.parametrize("answer", ['[{"total": 1}]', '[[{"total": 1}]]', '["x", {"total": 1}]'])
+    def test_an_object_in_a_list_is_no_object_whatever_is_around_it(self, frame: str, answer: str) -> None:
+        assert "Expected `object`, got `array`" in self.refused(frame.replace("{}", answer))
+        assert "not valid JSON" in self.refused(frame.replace("{}", '[{"total": 1}, '))
+
     def test_an_object_of_another_kind_does_not_pass_for_one_with_defaults(self) -> None:
         assert "unknown field `tool`" in self.refused('{"tool": "look"}', Settings)
 

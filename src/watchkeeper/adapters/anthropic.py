@@ -19,6 +19,7 @@ import msgspec
 from watchkeeper.adapters.endpoint import (
     ANTHROPIC_KEYWORDS,
     Endpoint,
+    all_tools,
     broken_stream,
     check_base_url,
     describe_schema,
@@ -30,6 +31,7 @@ from watchkeeper.adapters.endpoint import (
     strict_schema,
     tool_arguments,
     unreadable,
+    with_ids,
 )
 from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
 from watchkeeper.core.errors import MissingKeyError
@@ -50,7 +52,8 @@ from watchkeeper.core.usage import TokenUsage
 FINISH: Final[Mapping[str, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
-    "pause_turn": "stop",
+    "pause_turn": "paused",
+    "compaction": "paused",
     "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
@@ -65,9 +68,14 @@ class TokenDetails(msgspec.Struct):
     thinking_tokens: int | None = None
 
 
-class ReplyUsage(msgspec.Struct):
-    """Tokens of an answer."""
+class Counts(msgspec.Struct):
+    """Tokens of an answer, or of one time that its model was asked.
 
+    Attributes:
+        type: For one time: what the model was asked for.
+    """
+
+    type: str = ""
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -84,6 +92,33 @@ class ReplyUsage(msgspec.Struct):
             cache_write_tokens=written,
             reasoning_tokens=(self.output_tokens_details or TokenDetails()).thinking_tokens or 0,
         )
+
+
+class ReplyUsage(Counts):
+    """Tokens of an answer (anthropic/types/beta/beta_usage.py).
+
+    Attributes:
+        iterations: Every time that the model was asked. The counts of the answer are the sum of those for messages;
+            what a compaction or an advisor used is billed, too, and is only here.
+    """
+
+    iterations: list[Counts] | None = None
+
+    def tokens(self) -> TokenUsage:
+        """Return them in our terms, with all that is billed."""
+        beside = (each for each in self.iterations or () if each.type not in OF_MESSAGES)
+        return sum((each.tokens() for each in beside), Counts.tokens(self))
+
+    def context(self) -> int | None:
+        """Return the size of the conversation, if the model was asked several times, or for something else."""
+        times = self.iterations or []
+        messages = [each for each in times if each.type in OF_MESSAGES]
+        if len(times) == len(messages) < 2:
+            return None
+        return (messages[-1] if messages else self).tokens().total
+
+
+OF_MESSAGES: Final = frozenset({"message", "fallback_message"})
 
 
 class Events:
@@ -124,6 +159,8 @@ class Events:
             partial.setdefault("input", []).append(str(delta.get("partial_json") or ""))
         elif kind == "citations_delta":
             block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+        elif kind == "compaction_delta":
+            block.update({key: value for key, value in delta.items() if key != "type"})
         elif kind in DELTA_FIELDS:
             text = str(delta.get(DELTA_FIELDS[kind]) or "")
             partial.setdefault(DELTA_FIELDS[kind], []).append(text)
@@ -142,11 +179,13 @@ class Events:
             block = self._blocks[index]
             for key, texts in fields.items():
                 text = "".join(texts)
-                if key == "input":
-                    block["input_text"] = text
-                    block["input"] = tool_arguments(text)
-                else:
+                if key != "input":
                     block[key] = (block.get(key) or "") + text
+                elif block.get("type") == "tool_use":
+                    block["input_text"] = text  # `read_message` takes it out again
+                    block["input"] = tool_arguments(text)
+                elif text:
+                    block["input"] = tool_arguments(text)
         return {**self._message, "content": [block for _, block in sorted(self._blocks.items())]}
 
 
@@ -176,7 +215,9 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
             arguments = written if written is not None else encode(block.get("input") or {}).decode()
             calls.append(ToolCall(str(block.get("id")), str(block.get("name")), arguments or "{}"))
     details: dict[str, Any] = message.get("stop_details") or {}
-    finish = FINISH.get(str(message.get("stop_reason")), "stop")
+    usage = usage_of(ReplyUsage, message.get("usage"))
+    reason = str(message.get("stop_reason") or "")
+    finish: FinishReason = FINISH.get(reason, "unknown")
     return ModelReply(
         message=AssistantMessage(
             text="".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text"),
@@ -184,12 +225,18 @@ def read_message(message: Mapping[str, Any], provider: str, encoding: str, posit
             reasoning="\n\n".join(str(block["thinking"]) for block in blocks if block.get("thinking")),
             provider_data=_returned_blocks(blocks, encoding),
         ),
-        usage=usage_of(ReplyUsage, message.get("usage")),
+        usage=usage,
         finish=finish,
         model=str(message.get("model") or ""),
         response_id=str(message.get("id") or ""),
         refusal=str(details.get("explanation") or "the model refused") if finish == "refusal" else "",
+        ended_by=reason if finish == "unknown" else "",
+        context_tokens=_context(message.get("usage")) if usage.is_possible else None,
     )
+
+
+def _context(told: Any) -> int | None:
+    return None if told is None else msgspec.convert(told, ReplyUsage).context()
 
 
 def _returned_blocks(blocks: list[dict[str, Any]], encoding: str) -> dict[str, Any] | None:
@@ -238,11 +285,12 @@ def fixed_fields(model: AnthropicModel, request: ModelRequest, system: SystemMes
     settings = request.settings
     marked = {} if model.mark is None else {"cache_control": model.mark}
     fields: dict[str, Any] = {}
-    if request.tools:
-        fields["tools"] = [
-            {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
-            for tool in request.tools
-        ]
+    own = [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters} for tool in request.tools
+    ]
+    tools = all_tools(own, settings.extra)
+    if tools:
+        fields["tools"] = tools
     output: dict[str, Any] = {}
     text = system.text if system is not None else ""
     if settings.effort is not None:
@@ -258,9 +306,9 @@ def fixed_fields(model: AnthropicModel, request: ModelRequest, system: SystemMes
         fields["output_config"] = output
     if text.strip():
         fields["system"] = [{"type": "text", "text": text, **marked}]
-    elif request.tools:
-        fields["tools"][-1].update(marked)
-    return {**fields, **settings.extra}
+    elif tools:
+        tools[-1].update(marked)
+    return {**fields, **{name: value for name, value in settings.extra.items() if name != "tools"}}
 
 
 def encoded_turns(transcript: Transcript, encoding: str) -> list[bytes]:
@@ -372,7 +420,7 @@ def _part_block(part: Part) -> dict[str, Any]:
 def _assistant_blocks(message: AssistantMessage, encoding: str) -> list[dict[str, Any]]:
     returned = own_data(message, encoding).get("blocks")
     if returned is not None:
-        return cast("list[dict[str, Any]]", returned)
+        return with_ids(returned, message, "tool_use", "id", TOOL_USE_ID)
     blocks: list[dict[str, Any]] = [{"type": "text", "text": message.text}] if message.text.strip() else []
     blocks.extend(
         {

@@ -359,6 +359,28 @@ def own_data(message: AssistantMessage, encoding: str) -> dict[str, Any]:
     return data if data.get("encoding") == encoding else {}
 
 
+def with_ids(
+    returned: list[dict[str, Any]], message: AssistantMessage, kind: str, key: str, allowed: re.Pattern[str]
+) -> list[dict[str, Any]]:
+    """Return what a provider wants back unchanged, with its calls under the ids that the conversation knows them by.
+
+    The loop gives a call another id if the provider uses the same one twice.
+
+    Args:
+        returned: Blocks or items of a reply.
+        message: The reply, with the same calls in the same order.
+        kind: Type of those that are calls.
+        key: Their field with the id.
+        allowed: The form of an id that the provider takes.
+    """
+    ids = iter(message.tool_calls)
+    mended: list[dict[str, Any]] = []
+    for each in returned:
+        call = next(ids, None) if each.get("type") == kind else None
+        mended.append(each if call is None else {**each, key: portable_id(call.call_id, allowed)})
+    return mended
+
+
 def portable_id(call_id: str, allowed: re.Pattern[str]) -> str:
     """Return a call's id in a form that the provider accepts: unchanged, or derived from it if its form is not allowed.
 
@@ -404,6 +426,35 @@ def check_extra(extra: Mapping[str, Any], reserved: frozenset[str]) -> None:
     clash = sorted(reserved & extra.keys()) if extra else []
     if clash:
         raise ConfigurationError(f"ModelSettings.extra cannot set {', '.join(clash)}: the adapter writes these itself")
+
+
+def all_tools(own: list[dict[str, Any]], extra: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return an agent's tools as the interface wants them, and behind them those that the settings add.
+
+    Args:
+        own: The agent's tools.
+        extra: Provider-specific fields; their ``tools`` are the provider's own.
+
+    Raises:
+        ConfigurationError: If they are no list of objects, or one has the name of a tool of the agent.
+    """
+    added: object = extra.get("tools") or []
+    if not isinstance(added, list | tuple) or not all(isinstance(tool, Mapping) for tool in cast("list[Any]", added)):
+        raise ConfigurationError(f"ModelSettings.extra tools={added!r} must be a list of objects: {EXTRA_TOOLS}")
+    added = cast("list[Mapping[str, Any]]", added)
+    clash = sorted({_tool_name(tool) for tool in own} & {_tool_name(tool) for tool in added} - {""})
+    if clash:
+        raise ConfigurationError(f"ModelSettings.extra tools cannot contain {', '.join(clash)}: {EXTRA_TOOLS}")
+    return [*own, *map(dict, added)]
+
+
+EXTRA_TOOLS: Final = "these are the provider's own tools, added to the agent's; give the agent's tools to the agent"
+
+
+def _tool_name(tool: Mapping[str, Any]) -> str:
+    function = tool.get("function")
+    named = cast("Mapping[str, Any]", function) if isinstance(function, Mapping) else tool
+    return str(named.get("name") or "")
 
 
 # --- schemas --------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import msgspec
 
 from watchkeeper.adapters.endpoint import (
     Endpoint,
+    all_tools,
     broken_stream,
     check_base_url,
     encode,
@@ -31,7 +32,7 @@ from watchkeeper.adapters.endpoint import (
     strict_schema,
 )
 from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
-from watchkeeper.core.errors import MissingKeyError
+from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError, ProviderFault
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,
@@ -46,12 +47,22 @@ from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest, Outpu
 from watchkeeper.core.usage import TokenUsage
 
 ENCODING: Final = "openai_chat"
+# OpenAI's own; then those of other servers. A reason that is not here never makes an answer final.
 FINISH: Final[Mapping[str, FinishReason]] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "content_filter": "refusal",
+    "eos": "stop",  # Together
+    "eos_token": "stop",  # text-generation-inference
+    "stop_sequence": "stop",  # text-generation-inference
+    "model_length": "length",  # Mistral
+    "max_tokens": "length",
+}
+FAILED: Final[Mapping[str, ProviderFault]] = {
+    "error": "server",  # Mistral, OpenRouter
+    "insufficient_system_resource": "overloaded",  # DeepSeek
 }
 # Not OpenAI's: what other servers of this interface send with a reasoning model's message and want back with it.
 ECHOED: Final = ("reasoning_content", "reasoning_details")
@@ -88,6 +99,7 @@ class Choice(msgspec.Struct):
 
     message: ReplyMessage = msgspec.field(default_factory=ReplyMessage)
     finish_reason: str | None = None
+    error: Any = None
 
 
 class TokenDetails(msgspec.Struct):
@@ -141,17 +153,27 @@ class Chunks:
         self._details: list[Any] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._finish: str | None = None
+        self._counted = False
+        self._index: Any = None
 
     def feed(self, chunk: dict[str, Any]) -> None:
         """Take in one chunk."""
         for key in ("id", "model", "usage"):
             if chunk.get(key):
                 self._fields[key] = chunk[key]
+        # By the interface this chunk is the last one; some servers send it, and no reason to finish.
+        self._counted = self._counted or bool(chunk.get("usage") and not chunk.get("choices"))
         for choice in chunk.get("choices") or ():
+            index = choice.get("index") or 0
+            self._index = index if self._index is None else self._index
+            if index != self._index:  # another alternative; the one that began first is the answer
+                continue
             self._finish = choice.get("finish_reason") or self._finish
             delta: dict[str, Any] = choice.get("delta") or {}
+            content, thoughts = _read_content(delta.get("content"))
+            said = {**delta, "content": content, "reasoning": thoughts or delta.get("reasoning")}
             for key in ("content", "refusal", "reasoning_content", "reasoning"):
-                text = delta.get(key)
+                text = said.get(key)
                 if isinstance(text, str) and text:
                     self._texts.setdefault(key, []).append(text)
                     if key == "content":
@@ -178,7 +200,7 @@ class Chunks:
         Raises:
             ProviderError: If the stream ended before the model did.
         """
-        if self._finish is None:
+        if self._finish is None and not (self._counted and (self._texts or self._calls)):
             raise broken_stream(self._provider, "the stream ended without a finish reason")
         message: dict[str, Any] = {key: "".join(texts) for key, texts in self._texts.items()}
         message["reasoning_details"] = self._details or None
@@ -204,7 +226,7 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         position: Index of the answer in the transcript; used to name calls that came without an id.
 
     Raises:
-        ProviderError: If there is no message in the answer.
+        ProviderError: If there is no message in the answer, or the server says that it failed.
     """
     if not completion.choices:
         from watchkeeper.adapters.provider_errors import reply_error
@@ -212,21 +234,25 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         raise reply_error(completion.error or {"message": "the answer has no choices"}, provider)
     choice = completion.choices[0]
     message = choice.message
+    reason = choice.finish_reason or "stop"
+    if reason in FAILED:
+        raise _failed(choice.error or completion.error, reason, provider)
     calls = tuple(
-        ToolCall(call.id or f"call_{position}_{index}", call.function.name, _arguments(call.function.arguments))
+        ToolCall(call.id or f"call_{position}_{index}", call.function.name, written_arguments(call.function.arguments))
         for index, call in enumerate(message.tool_calls or ())
     )
-    finish = FINISH.get(choice.finish_reason or "stop", "stop")
+    finish: FinishReason = FINISH.get(reason, "unknown")
     if message.refusal:
         finish = "refusal"
     elif calls and finish == "stop":
         finish = "tool_calls"
+    text, thoughts = _read_content(message.content)
     reasoning = message.reasoning_content or (message.reasoning if isinstance(message.reasoning, str) else "")
     return ModelReply(
         message=AssistantMessage(
-            text=_text(message.content),
+            text=text,
             tool_calls=calls,
-            reasoning=reasoning,
+            reasoning=reasoning or thoughts,
             provider_data=_echo(message, calls, encoding),
         ),
         usage=usage_of(ReplyUsage, completion.usage),
@@ -234,17 +260,35 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         model=completion.model or "",
         response_id=completion.id or "",
         refusal=message.refusal or "",
+        ended_by=reason if finish == "unknown" else "",
     )
 
 
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        parts = cast("list[dict[str, Any]]", content)
-        return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "text")
-    return content if isinstance(content, str) else ""
+def _failed(error: object, reason: str, provider: str) -> ProviderError:
+    """Return the error for an answer of which the server itself says that it failed."""
+    from watchkeeper.adapters.provider_errors import fault_error, reply_error, say
+
+    if error:
+        return reply_error(error, provider)
+    said = say(provider, None, f"the answer ended with {reason!r}")
+    return fault_error(FAILED[reason], said, provider=provider, billed=True)
 
 
-def _arguments(arguments: Any) -> str:
+def _read_content(content: Any) -> tuple[str, str]:
+    """Return the text and the reasoning of a content; some servers send parts, Mistral with ``thinking`` in parts."""
+    if not isinstance(content, list):
+        return (content, "") if isinstance(content, str) else ("", "")
+    texts: dict[str, list[str]] = {"text": [], "thinking": []}
+    for part in cast("list[dict[str, Any]]", content):
+        kind = part.get("type")
+        if kind in texts:
+            inner = part.get(kind) or ""
+            texts[kind].append(_read_content(inner)[0] if isinstance(inner, list) else str(inner))
+    return "".join(texts["text"]), "".join(texts["thinking"])
+
+
+def written_arguments(arguments: Any) -> str:
+    """Return a call's arguments as JSON text; some servers send them as an object."""
     return arguments if isinstance(arguments, str) else encode(arguments).decode()
 
 
@@ -253,12 +297,9 @@ def _echo(message: ReplyMessage, calls: tuple[ToolCall, ...], encoding: str) -> 
     if not calls:
         return None
     fields = {key: getattr(message, key) for key in ECHOED if getattr(message, key)}
-    extras = {
-        call.call_id: {"extra_content": sent.extra_content}
-        for call, sent in zip(calls, message.tool_calls or (), strict=True)
-        if sent.extra_content
-    }
-    return {"encoding": encoding, "message": fields, "calls": extras} if fields or extras else None
+    # By position, because the loop gives a call another id if the server uses the same one twice.
+    extras = [given({"extra_content": sent.extra_content}) for sent in message.tool_calls or ()]
+    return {"encoding": encoding, "message": fields, "extras": extras} if fields or any(extras) else None
 
 
 # --- what both of OpenAI's interfaces share -------------------------------------------------------------------------
@@ -324,14 +365,16 @@ def request_head(name: str, request: ModelRequest, cap: str, **more: object) -> 
         head["tool_choice"] = request.tool_choice
         if settings.parallel_tool_calls is not None:
             head["parallel_tool_calls"] = settings.parallel_tool_calls
-    head.update(settings.extra)
+    head.update((name, value) for name, value in settings.extra.items() if name != "tools")
     return head
 
 
 def fixed_fields(request: ModelRequest, tools: list[dict[str, Any]], **output: object) -> dict[str, Any]:
-    """Return the fields that are the same in every turn of a run; settings may replace them."""
-    fields = given({"tools": tools or None, **output})
-    return {key: value for key, value in fields.items() if key not in request.settings.extra}
+    """Return the fields that are the same in every turn of a run; settings may add tools, and replace the others."""
+    extra = request.settings.extra
+    fields = given({key: value for key, value in output.items() if key not in extra})
+    tools = all_tools(tools, extra)
+    return {"tools": tools, **fields} if tools else fields
 
 
 # --- requests -------------------------------------------------------------------------------------------------------
@@ -371,8 +414,17 @@ def call_ids_at(url: str) -> re.Pattern[str]:
 
 
 def chat_head(name: str, request: ModelRequest, cap: str) -> dict[str, Any]:
-    """Return the fields that may change from turn to turn."""
+    """Return the fields that may change from turn to turn.
+
+    Raises:
+        ConfigurationError: If the settings ask for several alternatives.
+    """
     settings = request.settings
+    if settings.extra.get("n", 1) != 1:
+        raise ConfigurationError(
+            f"ModelSettings.extra cannot set n={settings.extra['n']!r}: a run uses one alternative, and its limits "
+            "reserve the cost of one; for several answers use several runs"
+        )
     return request_head(name, request, cap, seed=settings.seed, reasoning_effort=settings.effort)
 
 
@@ -424,15 +476,15 @@ def _assistant_fields(message: AssistantMessage, encoding: str, call_ids: re.Pat
     mine = own_data(message, encoding)
     if message.tool_calls:
         fields["content"] = message.text or None
-        extras = mine.get("calls", {})
+        extras: list[dict[str, Any]] = mine.get("extras") or [{}] * len(message.tool_calls)
         fields["tool_calls"] = [
             {
                 "id": portable_id(call.call_id, call_ids),
                 "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments},
-                **extras.get(call.call_id, {}),
+                **extra,
             }
-            for call in message.tool_calls
+            for call, extra in zip(message.tool_calls, extras, strict=False)
         ]
     fields.update(mine.get("message", {}))
     return fields

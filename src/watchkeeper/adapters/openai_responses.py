@@ -9,11 +9,11 @@ openai/types/responses.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
-from watchkeeper.adapters.endpoint import broken_stream, encode, encoded_messages, own_data, portable_id
+from watchkeeper.adapters.endpoint import broken_stream, encode, encoded_messages, own_data, portable_id, with_ids
 from watchkeeper.adapters.openai_chat import (
     ReplyUsage,
     TokenDetails,
@@ -22,6 +22,7 @@ from watchkeeper.adapters.openai_chat import (
     named_schema,
     openai_endpoint,
     request_head,
+    written_arguments,
 )
 from watchkeeper.adapters.wire import OnDelta, RemoteModel, Wire, usage_of
 from watchkeeper.core.messages import (
@@ -39,6 +40,8 @@ from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest
 REASONING_MODELS: Final = re.compile(r"^(o\d|gpt-[5-9]|codex|computer-use)")
 CALL_ID: Final = re.compile(r".{1,64}", re.DOTALL)
 FINAL_EVENTS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+COMPLETED: Final = frozenset({None, "", "completed"})
+CUT: Final = frozenset({None, "max_output_tokens"})
 
 
 class Content(msgspec.Struct):
@@ -57,7 +60,7 @@ class Item(msgspec.Struct):
     summary: list[Content] | None = None
     call_id: str = ""
     name: str = ""
-    arguments: str = ""
+    arguments: Any = ""
 
 
 class ResponseUsage(ReplyUsage):
@@ -156,7 +159,7 @@ def input_items(message: Message, encoding: str) -> list[dict[str, Any]]:
 def _assistant_items(message: AssistantMessage, encoding: str) -> list[dict[str, Any]]:
     returned = own_data(message, encoding).get("items")
     if returned is not None:
-        return cast("list[dict[str, Any]]", returned)
+        return with_ids(returned, message, "function_call", "call_id", CALL_ID)
     items: list[dict[str, Any]] = []
     if message.text:
         items.append({"role": "assistant", "content": message.text})
@@ -227,9 +230,10 @@ def read_reply(response: Response, provider: str, encoding: str, position: int) 
             texts.extend(part.text for part in item.content or () if part.type == "output_text")
             refusals.extend(part.refusal for part in item.content or () if part.type == "refusal")
         elif item.type == "function_call":
-            calls.append(ToolCall(item.call_id, item.name, item.arguments))
+            calls.append(ToolCall(item.call_id, item.name, written_arguments(item.arguments)))
         elif item.type == "reasoning":
             reasoning.extend(part.text for part in item.summary or item.content or ())
+    finish = _finish(response, refused=bool(refusals), called=bool(calls))
     return ModelReply(
         message=AssistantMessage(
             text="".join(texts),
@@ -238,10 +242,11 @@ def read_reply(response: Response, provider: str, encoding: str, position: int) 
             provider_data=_returned_items(response.output, encoding),
         ),
         usage=usage_of(ResponseUsage, response.usage),
-        finish=_finish(response, refused=bool(refusals), called=bool(calls)),
+        finish=finish,
         model=response.model,
         response_id=response.id,
         refusal="".join(refusals),
+        ended_by=str((response.incomplete_details or {}).get("reason") or response.status) * (finish == "unknown"),
     )
 
 
@@ -250,7 +255,9 @@ def _finish(response: Response, *, refused: bool, called: bool) -> FinishReason:
     if refused or reason == "content_filter":
         return "refusal"
     if response.status == "incomplete":
-        return "length"
+        return "length" if reason in CUT else "unknown"
+    if response.status not in COMPLETED:
+        return "unknown"
     return "tool_calls" if called else "stop"
 
 

@@ -24,14 +24,19 @@ from watchkeeper.core.errors import ProviderError, ProviderFault, ThrottleError
 CODES: Final[Mapping[ProviderFault, str]] = {
     "rate_limit": "rate_limit_error rate_limit_exceeded",
     "auth": "insufficient_quota billing_error authentication_error permission_error invalid_api_key",
+    # model_decommissioned is Groq's, DeploymentNotFound Azure's
+    "not_found": "model_not_found not_found_error model_decommissioned DeploymentNotFound",
     "overloaded": "overloaded_error service_unavailable_error",
     "context_full": "request_too_large context_length_exceeded exceed_context_size_error",
     "refused": "content_policy_violation content_filter invalid_prompt bio_policy image_content_policy_violation",
+    # Groq's: the model wrote a call or an answer that the server could not read
+    "malformed_reply": "tool_use_failed output_parse_failed json_validate_failed",
     "server": "timeout_error api_error server_error",
 }
 BY_CODE: Final[Mapping[str, ProviderFault]] = {code: fault for fault, codes in CODES.items() for code in codes.split()}
 STATUSES: Final[Mapping[ProviderFault, tuple[int, ...]]] = {
     "auth": (401, 402, 403),
+    "not_found": (404, 410),
     "timeout": (408,),
     "server": (409,),
     "context_full": (413,),
@@ -45,6 +50,7 @@ CONTEXT_FULL: Final = re.compile(
     re.IGNORECASE,
 )
 BLOCKED: Final = re.compile(r"content (filtering|management) policy|blocked by content filter", re.IGNORECASE)
+UNREAD: Final = re.compile(r"\bfailed_generation\b")
 MESSAGE_LENGTH: Final = 500
 
 
@@ -73,8 +79,9 @@ def provider_error(
         text = f"a redirect to {headers.get('location')}, which is not followed: give the final address as base_url"
     text = text or shorten(str(error))
     fault = classify(code, text, status)
-    # An error that arrives inside a stream (status 200, or none) ends a reply that had begun.
-    billed = fault == "timeout" or status is None or status < 300
+    # What the model wrote is billed, whatever the status. An error that arrives inside a stream (status 200, or none)
+    # ends a reply that had begun.
+    billed = fault in ("timeout", "malformed_reply") or status is None or status < 300
     mapped = fault_error(fault, say(provider, status, text), provider=provider, status=status, billed=billed)
     mapped.retry_after = retry_after(headers, clock)
     request_id = headers.get("x-request-id") or headers.get("request-id")
@@ -112,6 +119,8 @@ def classify(code: str, text: str, status: int | None) -> ProviderFault:
         return "context_full"
     if BLOCKED.search(text):
         return "refused"
+    if UNREAD.search(text):
+        return "malformed_reply"
     if status is None or status < 300:
         return "bad_request" if code == "invalid_request_error" else "server"
     if status in BY_STATUS:

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Unpack, cast
 from watchkeeper.app.options import RunOptions, TaskOptions, check_arguments, check_left_to_agent
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.messages import ImagePart
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig
@@ -30,11 +31,15 @@ LABEL_CHARS: Final = 60
 """A task is named in results and logs by this many of its first characters."""
 
 
+Work = str | Sequence[str | ImagePart]
+"""What an `Agent` can be asked to do: text, or texts and images in their order."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What an `Agent` is asked to do."""
 
-    task: str
+    task: Work
 
 
 @dataclass(frozen=True)
@@ -108,37 +113,37 @@ class Agent(Generic[OutputT]):
             given["filesystem"] = self.filesystem
         return given
 
-    def prompt(self, task: str) -> Prompt[OutputT]:
+    def prompt(self, task: Work) -> Prompt[OutputT]:
         """Return the bound prompt for one task."""
         check_arguments({"task": task})
         return self._any_task().with_variables(task=task)
 
-    def run(self, task: str, *, session: Session | None = None, **options: Unpack[RunOptions]) -> RunResult[OutputT]:
+    def run(self, task: Work, *, session: Session | None = None, **options: Unpack[RunOptions]) -> RunResult[OutputT]:
         """Run on one task; see `watchkeeper.run`.
 
         Args:
-            task: What to do.
+            task: What to do: text, or a list of texts and `ImagePart`.
             session: An earlier session to continue with: ``first.session``.
             options: See `RunOptions`.
         """
         return run(self.prompt(task), session=session, **self._run_with(options))
 
     async def arun(
-        self, task: str, *, session: Session | None = None, **options: Unpack[RunOptions]
+        self, task: Work, *, session: Session | None = None, **options: Unpack[RunOptions]
     ) -> RunResult[OutputT]:
         """Run on one task; see `watchkeeper.arun`, and `run` for the arguments."""
         return await arun(self.prompt(task), session=session, **self._run_with(options))
 
-    def run_many(self, tasks: Iterable[str], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
+    def run_many(self, tasks: Iterable[Work], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
         """Run on many tasks under one ceiling; see `watchkeeper.run_many`.
 
         Args:
-            tasks: What to do, one text for each run.
+            tasks: What to do, one text (or list of texts and images) for each run.
             options: See `TaskOptions` and `RunOptions`.
         """
         return run_many(self._any_task(), items_of(tasks), label=named, **self._run_with(options))
 
-    async def arun_many(self, tasks: Iterable[str], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
+    async def arun_many(self, tasks: Iterable[Work], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
         """Run on many tasks under one ceiling; see `watchkeeper.arun_many`, and `run_many` for the arguments."""
         return await arun_many(self._any_task(), items_of(tasks), label=named, **self._run_with(options))
 
@@ -150,7 +155,7 @@ class Agent(Generic[OutputT]):
         return {"model": self.model, "limits": self.limits, **self.options, **options}
 
 
-def items_of(tasks: Iterable[str]) -> list[Task]:
+def items_of(tasks: Iterable[Work]) -> list[Task]:
     """Return an item for each task.
 
     Raises:
@@ -166,4 +171,5 @@ def items_of(tasks: Iterable[str]) -> list[Task]:
 
 def named(item: Task) -> str:
     """Name a task by its beginning."""
-    return item.task[:LABEL_CHARS]
+    task = item.task
+    return (task if isinstance(task, str) else " ".join(part for part in task if isinstance(part, str)))[:LABEL_CHARS]

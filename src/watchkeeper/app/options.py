@@ -21,6 +21,7 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import IdSource
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.messages import ImagePart
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.quantities import is_whole
 from watchkeeper.core.text import clipped, shown
@@ -84,6 +85,14 @@ def _has_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
 
 
+def _is_task(value: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return _has_text(value)
+    items = cast("Sequence[Any]", value)
+    kinds: set[type] = {type(item) for item in items}
+    return kinds == {str, ImagePart} and any(map(_has_text, items))
+
+
 def _are_several(value: Any) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
@@ -137,7 +146,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "rng": Rule(_with("random", "uniform"), "a random.Random"),
     "instructions": Rule(_any_of(str), "text"),
     "name": Rule(_any_of(str), "text"),
-    "task": Rule(_has_text, "text that says what is to be done"),
+    "task": Rule(_is_task, "text that says what is to be done, or a list of texts and images"),
     "tasks": Rule(_are_several, "a list of texts, one for each task"),
 }
 

@@ -46,6 +46,7 @@ ProviderFault = Literal[
     "rate_limit",
     "overloaded",
     "auth",
+    "not_found",
     "context_full",
     "bad_request",
     "refused",

@@ -18,7 +18,7 @@ from watchkeeper.core.quantities import is_number, is_whole
 from watchkeeper.core.usage import TokenUsage
 
 ToolChoice = Literal["auto", "none", "required"]
-FinishReason = Literal["stop", "tool_calls", "length", "refusal"]
+FinishReason = Literal["stop", "tool_calls", "length", "refusal", "paused", "unknown"]
 Effort = Literal["minimal", "low", "medium", "high"]
 EFFORTS: Final[tuple[str, ...]] = get_args(Effort)
 
@@ -133,10 +133,15 @@ class ModelReply:
     Attributes:
         message: Text and tool calls.
         usage: Tokens as the provider reported them.
-        finish: Why the model stopped; ``refusal`` also for content filters.
+        finish: Why the model stopped; ``refusal`` also for content filters; ``paused`` if it goes on where it was as
+            soon as it gets its own message back; ``unknown`` for reasons that nobody here knows: the answer may be
+            incomplete, so it is never taken for the final one.
         model: The model that actually answered, as the provider names it.
         response_id: The provider's id of the reply, if any.
         refusal: The refusal's text, if it refused.
+        ended_by: The provider's own word for an ``unknown`` reason.
+        context_tokens: Size of the conversation with this reply, if ``usage`` counts more than that because the
+            provider asked its model several times; else None.
     """
 
     message: AssistantMessage
@@ -145,6 +150,8 @@ class ModelReply:
     model: str = ""
     response_id: str = ""
     refusal: str = ""
+    ended_by: str = ""
+    context_tokens: int | None = None
 
 
 @runtime_checkable

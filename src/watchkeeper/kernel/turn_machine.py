@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, Transcript, UserMessage
+from watchkeeper.core.messages import AssistantMessage, Message, Part, ToolCall, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import STATES, CompletionState, CompletionStatus, FinishReason, ModelReply
 from watchkeeper.core.quantities import counted
@@ -41,10 +41,17 @@ class Compacted(msgspec.Struct, frozen=True):
 
 
 class ToolsDone(msgspec.Struct, frozen=True):
-    """Every call has its result, in the order of the calls; ``stop`` is set if the gate stopped the work meanwhile."""
+    """Every call has its result, in the order of the calls.
+
+    Attributes:
+        results: One for each call.
+        stop: Set if the gate stopped the work meanwhile.
+        images: The images that the tools returned, with what says so; they follow the results as one message.
+    """
 
     results: tuple[ToolMessage, ...]
     stop: Stop | None = None
+    images: tuple[Part, ...] = ()
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -210,6 +217,7 @@ EMPTY_NOTICE: Final = "Your last reply was empty. Call a tool, or give your fina
 CUT_NOTICE: Final = (
     "Your last reply was cut off at the output limit. Give your final answer again, shorter and complete."
 )
+ENDED_NOTICE: Final = "Your last reply ended before it was complete. Give your final answer again, complete."
 
 SAID_CHARS: Final = 300
 """How much of a checker's explanation the sentence of a stop contains; the run's result contains all of it."""
@@ -263,6 +271,7 @@ class TurnMachine:
         self._compacted_at = -1
         self._stop: Stop | None = None
         self._text = ""
+        self._begun = ""
         self._output: Any = None
         self._verdict: CompletionState = "unchecked"
         self._explanation = ""
@@ -306,7 +315,8 @@ class TurnMachine:
     def _replied(self, signal: Replied) -> Command:
         reply, landing = signal.reply, self.state is State.LANDING
         self.turns += 1
-        self._text = reply.message.text if reply.message.text.strip() else self._text
+        said, self._begun = self._begun + reply.message.text, ""
+        self._text = said if said.strip() else self._text
         kept = kept_message(reply.message, reply.finish, landing=landing)
         if kept is not None:
             self.transcript.append(kept)
@@ -315,20 +325,31 @@ class TurnMachine:
         if reply.finish == "refusal":
             said = reply.refusal or reply.message.text or "no reason given"
             return self._end_stopped(Stop("refused", "provider", f"The model refused: {said}"))
-        if kept is None:
+        if kept is None and not said.strip():
             stop = Stop("empty_answer", "loop", "The model answered with nothing, twice in a row.")
             return self._ask_again(EMPTY_NOTICE, stop)
-        if kept.tool_calls:
+        if kept is not None and kept.tool_calls:
             self._repairs = 0
             return self._go(State.CALLING, RunTools(kept.tool_calls))
+        if reply.finish == "paused":
+            self._begun = said
+            return self._ask()
         if reply.finish == "length":
             stop = Stop("output_invalid", "loop", "The final answer was cut off at the output limit, twice in a row.")
             return self._ask_again(CUT_NOTICE, stop)
-        return self._go(State.READING, ReadAnswer(kept.text))
+        if reply.finish == "unknown":
+            why = f"for a reason that is not known ({reply.ended_by or 'none was given'})"
+            stop = Stop(
+                "output_invalid", "loop", f"The final answer ended {why}, twice in a row; it may be incomplete."
+            )
+            return self._ask_again(ENDED_NOTICE, stop)
+        return self._go(State.READING, ReadAnswer(said))
 
     def _tools_done(self, signal: ToolsDone) -> Command:
         for message in signal.results:
             self.transcript.append(message)
+        if signal.images:
+            self.transcript.append(UserMessage(signal.images))
         if signal.stop is not None:
             return self._land(signal.stop)
         return self._go(State.OBSERVING, Observe()) if self._rules.observes else self._ask()
@@ -425,6 +446,7 @@ class TurnMachine:
         return self._go(State.ENDED, End(output, stop, partial, self._text, self._verdict, self._explanation))
 
     def _tell(self, notice: str) -> None:
+        self._begun = ""
         self.transcript.append(UserMessage.of(notice))
         self.notices.append(notice)
 
@@ -441,8 +463,10 @@ def kept_message(message: AssistantMessage, finish: FinishReason, *, landing: bo
     """Return the part of a reply that enters the transcript, or None if nothing does.
 
     Providers refuse empty messages and tool calls without results. So only the text of a landing reply or a refusal is
-    kept.
+    kept. A paused reply is kept whole: it may have no text, but what the provider wants back.
     """
+    if not landing and finish == "paused" and message.provider_data is not None:
+        return message
     if not landing and finish != "refusal" and message.tool_calls:
         return message
     if not message.text.strip():

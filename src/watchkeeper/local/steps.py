@@ -35,7 +35,7 @@ from watchkeeper.core.messages import (
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolChoice, ToolSpec
 
 ENCODING: Final = "local"
-RESERVED: Final = frozenset({"messages", "response_format", "model", *STREAMED})
+RESERVED: Final = frozenset({"messages", "response_format", "model", "tools", *STREAMED})
 FINAL: Final = "final_answer"
 ESCAPE_CHARS: Final = 12
 HALF_PAIR: Final = re.compile("[\ud800-\udbff]$")

@@ -58,7 +58,10 @@ class InputBound:
     def __init__(self, request: ModelRequest, limits: Limits) -> None:
         """Bound what every request repeats: tools and output schema."""
         fixed = sum(len(encode([tool.name, tool.description, tool.parameters])) for tool in request.tools)
-        if request.tools:
+        added = request.settings.extra.get("tools")  # the provider's own
+        if added:
+            fixed += len(repr(added).encode("utf-8", "replace"))
+        if request.tools or added:
             fixed += TOOLS_OVERHEAD
         if request.output is not None:
             fixed += len(encode(request.output.schema))
@@ -67,8 +70,7 @@ class InputBound:
         self._seen = 0
         self._counted = self._most = 0
         self._learned: Message | None = None
-        ceilings = (limits.ceiling(meter.ceiling) for meter in USED_BY_INPUT)
-        self._strict = limits.account is not None or any(ceiling is not None for ceiling in ceilings)
+        self._strict = bounds_input(limits)
 
     def tokens(self, transcript: Transcript) -> int:
         """Return the bound for the current transcript."""
@@ -92,12 +94,15 @@ class InputBound:
         """Take the provider's own count: it covers everything up to and including the reply's message.
 
         A count below an earlier count of the segment does not cover everything: then the bound of what was sent is
-        kept.
+        kept. A provider that compacts the conversation itself says so by `ModelReply.context_tokens`.
         """
         usage = reply.usage
         if usage.input_tokens == 0 or not usage.is_possible:
             return
-        if usage.input_tokens < self._most:
+        if reply.context_tokens is not None:
+            self._most = 0
+            self._counted = self._known = reply.context_tokens + FRAME_TOKENS
+        elif usage.input_tokens < self._most:
             self._known += max(usage.output_tokens, text_bytes(reply.message)) + FRAME_TOKENS
         else:
             self._most = usage.input_tokens
@@ -124,6 +129,12 @@ class InputBound:
                 "write ImagePart(..., max_tokens=...), or lift the ceiling"
             )
         return image_tokens(part)
+
+
+def bounds_input(limits: Limits) -> bool:
+    """Return whether a ceiling on cost or tokens is in force, so that nothing may be sent whose size has no bound."""
+    ceilings = (limits.ceiling(meter.ceiling) for meter in USED_BY_INPUT)
+    return limits.account is not None or any(ceiling is not None for ceiling in ceilings)
 
 
 def image_tokens(part: ImagePart) -> int:

@@ -209,7 +209,7 @@ def is_outage(error: BaseException) -> bool:
     """Return whether an error means that a provider is down, and not that the request was wrong or was refused."""
     if isinstance(error, EgressRefusedError):
         return False
-    return not isinstance(error, ProviderError) or error.fault not in {*OWN_FAULTS, "refused"}
+    return not isinstance(error, ProviderError) or error.fault not in {*OWN_FAULTS, "not_found", "refused"}
 
 
 def provider_stop(error: ProviderError) -> Stop:

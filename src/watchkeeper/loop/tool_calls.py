@@ -30,25 +30,32 @@ from watchkeeper.core.errors import (
     ToolProcessError,
     ToolValidationError,
 )
-from watchkeeper.core.messages import ToolCall, ToolMessage
+from watchkeeper.core.messages import ImagePart, Part, ToolCall, ToolMessage
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import CrashError, error_text
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.turn_machine import ToolsDone
+from watchkeeper.loop.models import bounds_input
 from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
 from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.values import ToolResult
+from watchkeeper.tools.values import ToolResult, image_parts
 from watchkeeper.tools.tool import Tool
 
 T = TypeVar("T")
 
 DEADLINE_MESSAGE = "deadline exceeded"
 """The text of a tool's result when the deadline was exceeded."""
+
+UNBOUNDED_IMAGE = (
+    "The image cannot be shown: the tool returned an image that has no token bound, but a ceiling on cost or tokens is"
+    " in force; its code must say ImagePart(..., max_tokens=...)"
+)
+"""The text of a tool's result that holds an image whose cost no ceiling could hold."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -88,6 +95,7 @@ class ToolCalls:
         self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
         self._parallel = frozenset(tool.name for tool in plan.prompt.tools if tool.parallel_safe)
+        self._bounds_input = bounds_input(scope.gate.limits)
         self._tool_scope = ToolScope(
             session=scope.session,
             run_context=scope.run_context,
@@ -101,6 +109,7 @@ class ToolCalls:
         """Run the calls of a reply that used ``usage`` tokens; return one message per call, in the same order."""
         self._usage = usage
         messages: list[ToolMessage] = []
+        images: list[Part] = []
         stop: Stop | None = None
         for batch in self._batches(calls):
             if stop is not None:
@@ -110,9 +119,11 @@ class ToolCalls:
             else:
                 attempts = await asyncio.gather(*(self._call(call) for call in batch))
             for call, attempt in zip(batch, attempts, strict=True):
-                messages.append(await self._finish(call, attempt))
+                message, shown = await self._finish(call, attempt)
+                messages.append(message)
+                images += image_parts(call.name, shown)
                 stop = stop or attempt.stop
-        return ToolsDone(tuple(messages), stop)
+        return ToolsDone(tuple(messages), stop, tuple(images))
 
     def _batches(self, calls: Sequence[ToolCall]) -> Sequence[Sequence[ToolCall]]:
         """Divide the calls of a reply, in their order, into batches that run concurrently."""
@@ -210,9 +221,9 @@ class ToolCalls:
         )
         return ToolContext(info, self._tool_scope)
 
-    async def _finish(self, call: ToolCall, attempt: Attempt) -> ToolMessage:
-        """Keep or drop the tool's changes, record the attempt, and return the message for the model."""
-        attempt, text = recordable(attempt)
+    async def _finish(self, call: ToolCall, attempt: Attempt) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
+        """Keep or drop the tool's changes, record the attempt, and return the message and images for the model."""
+        attempt, text, images = recordable(attempt, self._bounds_input)
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
                 if attempt.context.has_changed_files:
@@ -221,9 +232,9 @@ class ToolCalls:
                     attempt.context.commit()
             except (SessionError, FilesystemError) as error:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
-                attempt, text = replace(attempt, outcome="crashed", result=ToolResult.error(said)), said
+                attempt, text, images = failed(attempt, said)
         await self._drop(attempt)
-        return self._record(call, attempt, text)
+        return self._record(call, attempt, text), images
 
     async def _keep(self, context: ToolContext) -> None:
         """Commit a tool's changes on a worker thread, because files may be slow or locked by a call that has timed out.
@@ -348,20 +359,32 @@ def missed_files(error: BaseException | None, *, has_files: bool) -> str:
     return "; this run has no files: context.filesystem is None unless the run is given filesystem=HostFilesystem(...)"
 
 
-def recordable(attempt: Attempt) -> tuple[Attempt, str]:
-    """Return the attempt and the text of its result; a failure in its place if the log could not keep the result."""
+def recordable(attempt: Attempt, bounds_input: bool) -> tuple[Attempt, str, tuple[ImagePart, ...]]:
+    """Return the attempt and the text and images of its result, or a failure in its place.
+
+    Args:
+        attempt: What a call has come to; it fails if the log could not keep its result.
+        bounds_input: Whether a ceiling has to hold the tokens of each image; one without a bound is then a failure.
+    """
     try:
         check(attempt.result)
-        text = cast("object", attempt.result.render())
-        if isinstance(text, str):
-            return attempt, text
-        why = f"its message is of the type {type(text).__name__}, not a text"
+        text, images = cast("tuple[object, tuple[ImagePart, ...]]", attempt.result.shown())
+        if not isinstance(text, str):
+            why = f"its message is of the type {type(text).__name__}, not a text"
+        elif bounds_input and any(image.max_tokens is None for image in images):
+            return failed(attempt, UNBOUNDED_IMAGE)
+        else:
+            return attempt, text, images
     except CodecError as error:
         why = str(error)
     except Exception as error:  # the code of the value's type ran
         why = error_text(error)
-    said = f"The result cannot be recorded: {why}"
-    return replace(attempt, outcome="crashed", result=ToolResult.error(said)), said
+    return failed(attempt, f"The result cannot be recorded: {why}")
+
+
+def failed(attempt: Attempt, said: str) -> tuple[Attempt, str, tuple[ImagePart, ...]]:
+    """Return an attempt as one that crashed for a reason, and what the model is shown of it."""
+    return replace(attempt, outcome="crashed", result=ToolResult.error(said)), said, ()
 
 
 def cut(text: str) -> str:

@@ -37,7 +37,9 @@ WRAPPED: Final = "value"
 """Field that holds an answer which is not an object by itself."""
 
 _MOST_ATTEMPTS: Final = 64
-_BROKEN: Final = re.compile(r"\{\s*\"|\[\s*[\"{\[]")
+_OPENER: Final = re.compile(r"[{\[]")
+_BROKEN_OBJECT: Final = re.compile(r"\{\s*\"|\[\s*\{\s*\"")
+_BROKEN_VALUE: Final = re.compile(r"\{\s*\"|\[\s*[\"{\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def parse_output(text: str, type_: type[T]) -> T:
 def _only_one(text: str, type_: type[T], form: AnswerForm) -> T:
     found: list[T] = []
     problems: list[tuple[int, str]] = []
-    for candidate in _candidates(text, "{" if form.wrapper is None else "{["):
+    for candidate in _candidates(text, _BROKEN_OBJECT if form.wrapper is None else _BROKEN_VALUE):
         try:
             value = _read(candidate, type_, form)
         except CodecError as error:
@@ -164,8 +166,12 @@ def _each_once(fields: list[tuple[str, Any]]) -> dict[str, Any]:
     return data
 
 
-def _candidates(text: str, openers: str) -> Iterator[str]:
-    """Yield the whole text if it is JSON, else the outermost JSON values in it that begin with one of ``openers``.
+def _candidates(text: str, broken: re.Pattern[str]) -> Iterator[str]:
+    """Yield the whole text if it is JSON, else the outermost JSON objects and lists in it.
+
+    Args:
+        text: What the model answered.
+        broken: How the answer begins, also where it is no valid JSON.
 
     Raises:
         CodecError: At invalid JSON, because values inside it would be parts of the answer, not the answer.
@@ -177,16 +183,15 @@ def _candidates(text: str, openers: str) -> Iterator[str]:
     else:
         yield text
         return
-    opener = re.compile(f"[{re.escape(openers)}]")
     position = 0
     for _ in range(_MOST_ATTEMPTS):
-        start = opener.search(text, position)
+        start = _OPENER.search(text, position)
         if start is None:
             return
         try:
             _, end = json.JSONDecoder().raw_decode(text, start.start())
         except (ValueError, RecursionError) as error:
-            if _BROKEN.match(text, start.start()):
+            if broken.match(text, start.start()):
                 raise CodecError(_json_problem(error)) from error
             position = start.end()
         else:

@@ -97,16 +97,23 @@ def fill(pieces: Sequence[Piece], values: Mapping[str, Any]) -> Iterator[str | I
         value = values[piece.name]
         if isinstance(value, ImagePart):
             yield value
-        elif _are_images(value):
-            yield from value
+        elif _shows_images(value):
+            last: str | ImagePart = ""
+            for item in value:
+                yield "\n" + item if isinstance(item, str) and isinstance(last, str) and last else item
+                last = item
         else:
             yield as_text(value)
 
 
-def _are_images(value: Any) -> TypeGuard[Sequence[ImagePart]]:
-    if not isinstance(value, (list, tuple)) or not value:
+def _shows_images(value: Any) -> TypeGuard[Sequence[str | ImagePart]]:
+    """Return whether a value is a list of images, with or without texts between them."""
+    if not isinstance(value, (list, tuple)):
         return False
-    return all(isinstance(item, ImagePart) for item in cast("Sequence[Any]", value))
+    items = cast("Sequence[Any]", value)
+    return all(isinstance(item, str | ImagePart) for item in items) and any(
+        isinstance(item, ImagePart) for item in items
+    )
 
 
 def as_text(value: Any) -> str:
@@ -289,7 +296,8 @@ class MarkdownSection:
             value, any other gets the placeholder value of its own name; a single unannotated parameter with another
             name gets the bound value, if exactly one is bound. None: always enabled.
         role: ``system`` for standing instructions, else ``user``; None: the parent's, and ``user`` at the top.
-        images: Images that follow the text. (A placeholder whose value is an `ImagePart` shows it in its place.)
+        images: Images that follow the text. (A placeholder whose value is an `ImagePart`, or a list of
+            images and texts, shows it in its place.)
         models: Models, or model strings, that its tools start child runs with; they are priced with the run's own.
     """
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 from uuid import UUID
 
 from watchkeeper.core.codec import to_builtins
 from watchkeeper.core.errors import RunStoppedError, Stop
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.messages import ToolCall, ToolMessage, Transcript, UserMessage
+from watchkeeper.core.messages import ImagePart, Part, ToolCall, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.model import CompletionState
 from watchkeeper.core.quantities import counted, format_duration, format_money
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
@@ -35,6 +35,7 @@ from watchkeeper.runtime.events import (
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.values import ToolResult, image_parts
 
 OutputT = TypeVar("OutputT")
 NOTHING_USED: Final = Usage()
@@ -411,16 +412,22 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
     """
     transcript = Transcript()
     results: dict[str, ToolMessage] = {}
+    images: dict[str, tuple[Part, ...]] = {}
 
     def flush() -> None:
         for message in results.values():
             transcript.append(message)
+        shown = tuple(part for call_id in results for part in images.get(call_id, ()))
+        if shown:
+            transcript.append(UserMessage(shown))
         results.clear()
+        images.clear()
 
     for envelope in log:
         match envelope.event:
             case ToolInvoked(call_id=str(call_id), name=name, rendered_output=text) as invoked:
                 results[call_id] = ToolMessage(call_id, name, text, is_error=not invoked.success)
+                images[call_id] = image_parts(name, images_of(invoked.result))
             case PromptRendered(messages=messages):
                 flush()
                 for message in messages:
@@ -441,6 +448,11 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
                 pass
     flush()
     return transcript
+
+
+def images_of(result: object) -> tuple[ImagePart, ...]:
+    """Return the images in a recorded result."""
+    return cast("ToolResult[object]", result).shown()[1] if isinstance(result, ToolResult) else ()
 
 
 def unanswered(call: ToolCall) -> ToolMessage:

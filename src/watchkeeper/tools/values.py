@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields as dataclass_fields, is_dataclass
 from typing import Any, Final, Generic, TypeVar, cast, is_typeddict, overload
 
 import msgspec
@@ -20,6 +20,7 @@ from msgspec.structs import force_setattr
 
 from watchkeeper.core.codec import CodecError, close, convert, display, json_schema, resolved, unknown_field
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
+from watchkeeper.core.messages import ImagePart, Part, TextPart
 from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.type_tags import own_value
 
@@ -35,7 +36,8 @@ class ToolResult(Generic[T]):
     Attributes:
         success: Whether the tool did what it was asked.
         value: What it produced, for programs; None if it failed or produced nothing.
-        message: What the model is told; if empty, it is shown the value.
+        message: What the model is told; if empty, it is shown the value: as text or JSON, and each `ImagePart` in it as
+            an image.
     """
 
     success: bool
@@ -75,12 +77,49 @@ class ToolResult(Generic[T]):
         return ToolResult(False, value, message)
 
     def render(self) -> str:
-        """Return what the model sees: the message if there is one, else the value as text or JSON."""
+        """Return the text that the model sees: the message if there is one, else the value as text or JSON."""
+        return self.shown()[0]
+
+    def shown(self) -> tuple[str, tuple[ImagePart, ...]]:
+        """Return the text that the model sees, and the images in the value; the text names each in its place."""
         if self.message:
-            return self.message
+            return self.message, ()
         if self.value is None:
-            return "done" if self.success else "failed"
-        return display(self.value)
+            return ("done" if self.success else "failed"), ()
+        text = display(self.value)
+        if _HAS_IMAGE not in text or isinstance(self.value, str):
+            return text, ()
+        images: list[ImagePart] = []
+        rest = _without_images(self.value, images)
+        lines = cast("list[object]", rest) if isinstance(rest, list) else []
+        alone = bool(lines) and all(isinstance(line, str) for line in lines)
+        return ("\n".join(map(str, lines)) if alone else display(rest)), tuple(images)
+
+
+_HAS_IMAGE: Final = '"media_type":"image/'
+"""What the JSON of every value with an `ImagePart` in it contains; so that no other value is walked through."""
+
+
+def _without_images(value: Any, images: list[ImagePart]) -> Any:
+    """Return a value with a name in the place of each image in it; the images are added to the list."""
+    if isinstance(value, ImagePart):
+        images.append(value)
+        return f"(image {len(images)})"
+    if isinstance(value, list | tuple):
+        return [_without_images(item, images) for item in cast("list[Any]", value)]
+    if isinstance(value, Mapping):
+        return {key: _without_images(item, images) for key, item in cast("Mapping[object, Any]", value).items()}
+    if isinstance(value, msgspec.Struct):
+        fields = ((field.encode_name, getattr(value, field.name)) for field in msgspec.structs.fields(value))
+        return {name: _without_images(item, images) for name, item in fields}
+    if is_dataclass(value):
+        return {field.name: _without_images(getattr(value, field.name), images) for field in dataclass_fields(value)}
+    return value
+
+
+def image_parts(name: str, images: tuple[ImagePart, ...]) -> tuple[Part, ...]:
+    """Return what shows a model the images that a tool returned; nothing without images."""
+    return (TextPart(f"Images returned by {name}, in order:"), *images) if images else ()
 
 
 def as_result(returned: object) -> ToolResult[Any]:

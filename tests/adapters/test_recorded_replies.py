@@ -1,0 +1,466 @@
+"""Replies as providers really send them, and what a run makes of them: the forms are those of recorded traffic."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface, ignore
+from tests.kit import events
+from watchkeeper import Agent, Limits, RunResult, TokenUsage, ToolContext, arun, tool
+from watchkeeper.adapters.anthropic import AnthropicModel, read_message
+from watchkeeper.clock import TestClock
+from watchkeeper.contained_sdk.reading import read_whole
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.model import ModelSettings
+from watchkeeper.models import ScriptedModel
+from watchkeeper.runtime.events import ModelFailed, ModelReplied
+from watchkeeper.testing import WireReply, WireRequest, WireServer
+from watchkeeper.testing.wire import EVENT_STREAM, event, json_reply
+
+whole_or_streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+def streamed(*chunks: dict[str, Any], done: bool = False) -> WireReply:
+    parts = [*map(event, chunks), *([b"data: [DONE]\n\n"] if done else [])]
+    return WireReply(parts=parts, content_type=EVENT_STREAM)
+
+
+async def run_over(
+    interface: Interface, replies: Sequence[WireReply], *, stream: bool = False, **options: Any
+) -> tuple[RunResult[str], list[dict[str, Any]]]:
+    """Run an agent over recorded replies, the last of them again and again; return its result and what was sent."""
+    number = itertools.count()
+
+    def answer(sent: WireRequest) -> WireReply:
+        return replies[min(next(number), len(replies) - 1)]
+
+    if stream:
+        options["on_event"] = ignore
+    tools = options.pop("tools", ())
+    output = options.pop("output", str)
+    limits = options.pop("limits", Limits(max_cost_usd=5, max_retries=9, max_turns=6))
+    async with WireServer(answer) as server:
+        model = interface.model(server.url)
+        model.context_window = options.pop("context_window", None)
+        agent: Agent[Any] = Agent(model, "Be brief.", output, tools=tools)
+        result = await arun(
+            agent.prompt("What is an owl?"),
+            model=model,
+            limits=limits,
+            prices={f"{model.provider}:{model.name}": PRICE},
+            clock=TestClock(),
+            rng=random.Random(1),
+            **options,
+        )
+        await model.close()
+        return result, [request.json() for request in server.requests]
+
+
+def chat(finish: str | None, text: str = "Half an ans", *, stream: bool = False, **fields: Any) -> WireReply:
+    message = {"role": "assistant", "content": text, **fields}
+    if not stream:
+        return json_reply({"id": "r1", "choices": [{"index": 0, "message": message, "finish_reason": finish}]})
+    first = {"choices": [{"index": 0, "delta": message, "finish_reason": None}]}
+    return streamed(first, {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}, done=True)
+
+
+def claude(
+    reason: str | None, *blocks: dict[str, Any], usage: dict[str, Any] | None = None, **fields: Any
+) -> dict[str, Any]:
+    content = list(blocks) or [{"type": "text", "text": "Half an ans"}]
+    counts = usage or {"input_tokens": 9, "output_tokens": 3}
+    return {"id": "m1", "type": "message", "role": "assistant", "model": "claude-sonnet-5"} | {
+        "content": content,
+        "stop_reason": reason,
+        "usage": counts,
+        **fields,
+    }
+
+
+def claude_events(whole: dict[str, Any], *deltas: tuple[int, dict[str, Any]]) -> WireReply:
+    """Return a message as its events; the blocks begin as given, and the deltas follow."""
+    begun: dict[str, Any] = {
+        **whole,
+        "content": [],
+        "stop_reason": None,
+        "usage": {"input_tokens": 9, "output_tokens": 1},
+    }
+    parts: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
+    for index, block in enumerate(whole["content"]):
+        parts.append({"type": "content_block_start", "index": index, "content_block": block})
+        own = [delta for place, delta in deltas if place == index]
+        parts.extend({"type": "content_block_delta", "index": index, "delta": delta} for delta in own)
+        parts.append({"type": "content_block_stop", "index": index})
+    parts.append({"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"]}, "usage": whole["usage"]})
+    return streamed(*parts, {"type": "message_stop"})
+
+
+def response(status: str, reason: str | None = None, *items: dict[str, Any], stream: bool = False) -> WireReply:
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Half an ans"}]}
+    details = None if reason is None else {"reason": reason}
+    whole: dict[str, Any] = {"id": "r1", "model": "gpt-5-mini", "status": status, "output": list(items) or [said]}
+    whole |= {"incomplete_details": details, "usage": {"input_tokens": 9, "output_tokens": 3}}
+    if not stream:
+        return json_reply(whole)
+    return streamed({"type": "response.incomplete" if reason else "response.completed", "response": whole})
+
+
+# --- reasons to finish ----------------------------------------------------------------------------------------------
+
+
+@whole_or_streamed
+@pytest.mark.parametrize("reason", ["weather", "abort", "tool_calls_limit"])
+async def test_an_answer_that_ended_for_an_unknown_reason_is_never_the_final_one(reason: str, stream: bool) -> None:
+    result, sent = await run_over(CHAT, [chat(reason, stream=stream)], stream=stream)
+    assert result.stop is not None
+    assert result.stop.reason == "output_invalid"
+    assert reason in result.stop.message
+    assert (result.output, result.partial) == (None, "Half an ans")
+    assert "ended before it was complete" in str(sent[1])
+
+
+async def test_one_that_ends_well_when_it_is_asked_again_is_used() -> None:
+    result, _ = await run_over(CHAT, [chat("weather"), chat("stop", "A whole answer.")])
+    assert result.output == "A whole answer."
+
+
+async def test_the_same_of_the_other_interfaces() -> None:
+    odd = [(MESSAGES, json_reply(claude("weather"))), (MESSAGES, json_reply(claude(None)))]
+    odd += [(RESPONSES, response("incomplete", "weather")), (RESPONSES, response("in_progress"))]
+    for interface, reply in odd:
+        result, _ = await run_over(interface, [reply])
+        assert result.stop is not None
+        assert "not known" in result.stop.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "output", "said"),
+    [("eos", "Half an ans", ""), (None, "Half an ans", ""), ("model_length", None, "cut off at the output limit")],
+)
+async def test_reasons_of_other_servers_mean_what_they_mean_there(reason: str, output: str | None, said: str) -> None:
+    result, _ = await run_over(CHAT, [chat(reason)])
+    assert result.output == output
+    assert said in (result.stop.message if result.stop else "")
+
+
+@whole_or_streamed
+@pytest.mark.parametrize(("reason", "fault"), [("error", "server"), ("insufficient_system_resource", "overloaded")])
+async def test_an_answer_of_which_the_server_says_that_it_failed_is_asked_for_again(
+    reason: str, fault: str, stream: bool
+) -> None:
+    replies = [chat(reason, stream=stream), chat("stop", "A whole answer.", stream=stream)]
+    result, _ = await run_over(CHAT, replies, stream=stream)
+    assert [failed.fault for failed in events(result, ModelFailed)] == [fault]
+    assert result.output == "A whole answer."
+
+
+# --- Anthropic: what its own tools and its compaction do --------------------------------------------------------------
+
+SEARCH: dict[str, Any] = {
+    "type": "server_tool_use",
+    "id": "srvtoolu_1",
+    "name": "web_search",
+    "input": {"query": "owl"},
+}
+FOUND: dict[str, Any] = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+@whole_or_streamed
+@pytest.mark.parametrize("before", ["An owl ", ""])
+async def test_a_paused_turn_goes_on_where_it_was(before: str, stream: bool) -> None:
+    blocks: list[dict[str, Any]] = [*([text(before)] if before else []), SEARCH]
+    messages = [claude("pause_turn", *blocks), claude("pause_turn", FOUND), claude("end_turn", text("is a bird."))]
+    word = claude_events if stream else json_reply
+    result, sent = await run_over(MESSAGES, [word(message) for message in messages], stream=stream)
+    assert (result.output, result.stop) == (f"{before}is a bird.", None)
+    roles = [[message["role"] for message in body["messages"]] for body in sent]
+    assert roles == [["user"], ["user", "assistant"], ["user", "assistant"]]
+    assert sent[2]["messages"][1]["content"] == [*blocks, FOUND]
+
+
+async def test_a_turn_that_pauses_for_ever_ends_at_a_limit_and_is_no_pass() -> None:
+    result, sent = await run_over(MESSAGES, [json_reply(claude("pause_turn", text("One "), SEARCH))])
+    assert result.stop is not None
+    assert result.stop.reason == "turn_limit_exceeded"
+    assert result.output is None
+    assert len(sent) == 6
+
+
+COMPACTED: dict[str, Any] = {
+    "input_tokens": 224,
+    "output_tokens": 22,
+    "iterations": [
+        {"type": "compaction", "input_tokens": 83_555, "output_tokens": 154},
+        {"type": "message", "input_tokens": 224, "output_tokens": 22},
+    ],
+}
+
+
+@whole_or_streamed
+async def test_what_a_compaction_at_the_provider_used_is_counted(stream: bool) -> None:
+    """The counts of the answer itself leave it out, but it is billed."""
+    word = claude_events if stream else json_reply
+    blocks = ({"type": "compaction", "content": "They spoke of owls."}, text("A bird."))
+    reply = word(claude("end_turn", *blocks, usage=COMPACTED))
+    result, _ = await run_over(MESSAGES, [reply], stream=stream)
+    assert (result.output, result.usage.tokens) == ("A bird.", TokenUsage(83_779, 176))
+
+
+def test_nor_does_a_contained_client_leave_it_out() -> None:
+    body = json_reply(claude("end_turn", usage=COMPACTED)).body
+    assert read_whole(AnthropicModel.wire, body).usage == TokenUsage(83_779, 176)
+
+
+async def test_a_ceiling_holds_on_what_a_compaction_used() -> None:
+    paused = json_reply(claude("pause_turn", text("A "), SEARCH, usage=COMPACTED))
+    result, sent = await run_over(MESSAGES, [paused], limits=Limits(max_total_tokens=150_000))
+    assert result.stop is not None
+    assert result.stop.reason == "token_limit_exceeded"
+    assert len(sent) == 2
+
+
+async def test_a_compaction_does_not_fill_the_context_that_it_emptied() -> None:
+    paused = json_reply(claude("pause_turn", text("An owl "), SEARCH, usage=COMPACTED))
+    ended = json_reply(claude("end_turn", text("is a bird.")))
+    result, _ = await run_over(MESSAGES, [paused, ended], context_window=60_000)
+    assert result.output == "An owl is a bird."
+
+
+def test_the_context_is_what_the_last_message_held() -> None:
+    model_asked = [{"type": "message", "input_tokens": count, "output_tokens": 5} for count in (100, 200)]
+    told = {"input_tokens": 300, "output_tokens": 10, "iterations": model_asked}
+    reply = read_message(claude("end_turn", usage=told), "anthropic", "any", 0)
+    assert (reply.usage, reply.context_tokens) == (TokenUsage(300, 10), 205)
+    told = {"input_tokens": 0, "output_tokens": 0, "iterations": [COMPACTED["iterations"][0]]}
+    reply = read_message(claude("compaction", usage=told), "anthropic", "any", 0)
+    assert (reply.finish, reply.usage, reply.context_tokens) == ("paused", TokenUsage(83_555, 154), 83_709)
+    assert read_message(claude("end_turn"), "anthropic", "any", 0).context_tokens is None
+    odd = {"input_tokens": 1, "output_tokens": 1, "iterations": [{"input_tokens": "many"}]}
+    assert not read_message(claude("end_turn", usage=odd), "anthropic", "any", 0).usage.is_possible
+
+
+async def test_calls_of_the_providers_own_tools_go_back_as_they_came() -> None:
+    began: list[dict[str, Any]] = [
+        {**SEARCH, "input": {}},
+        {**SEARCH, "type": "mcp_tool_use", "id": "mcptoolu_1", "input": {"given": 1}},
+        FOUND,
+    ]
+    pieces = [(0, {"type": "input_json_delta", "partial_json": piece}) for piece in ("", '{"que', 'ry": "owl"}')]
+    empty = (1, {"type": "input_json_delta", "partial_json": ""})
+    paused = claude_events(claude("pause_turn", *began), *pieces, empty)
+    _, sent = await run_over(MESSAGES, [paused, claude_events(claude("end_turn"))], stream=True)
+    assert sent[1]["messages"][1]["content"] == [SEARCH, began[1], FOUND]
+
+
+@pytest.mark.parametrize("summary", ["They spoke of owls.", None])
+async def test_a_streamed_compaction_goes_back_with_its_summary(summary: str | None) -> None:
+    whole = claude("compaction", {"type": "compaction", "content": ""})
+    delta = {"type": "compaction_delta", "content": summary, "encrypted_content": "opaque"}
+    signed = {"type": "signature_delta", "signature": "s1"}
+    ended = claude_events(claude("end_turn", text("A bird.")))
+    result, sent = await run_over(MESSAGES, [claude_events(whole, (0, delta), (0, signed)), ended], stream=True)
+    block = {"type": "compaction", "content": summary, "encrypted_content": "opaque", "signature": "s1"}
+    assert sent[1]["messages"][1]["content"] == [{key: value for key, value in block.items() if value is not None}]
+    assert result.output == "A bird."
+
+
+# --- OpenAI's Responses ---------------------------------------------------------------------------------------------
+
+ANSWERED: dict[str, Any] = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": "A bird."}],
+}
+
+
+@tool
+def lookup(word: str, *, context: ToolContext) -> str:
+    """Look a word up."""
+    return f"{word}: a bird"
+
+
+@whole_or_streamed
+async def test_arguments_may_be_objects(stream: bool) -> None:
+    """They always are in a search for tools, which the provider runs itself."""
+    searched = {"type": "tool_search_call", "call_id": None, "arguments": {"goal": "words"}, "execution": "server"}
+    called = {"type": "function_call", "call_id": "c1", "name": "lookup", "arguments": {"word": "owl"}}
+    replies = [response("completed", None, *items, stream=stream) for items in ([searched, called], [ANSWERED])]
+    result, sent = await run_over(RESPONSES, replies, stream=stream, tools=[lookup])
+    assert result.output == "A bird."
+    assert sent[1]["input"][-1] == {"type": "function_call_output", "call_id": "c1", "output": "owl: a bird"}
+
+
+# --- calls whose id comes again --------------------------------------------------------------------------------------
+
+THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "Hm.", "signature": "s1"}
+ENCRYPTED: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "opaque"}
+USE: dict[str, Any] = {"type": "tool_use", "id": "call_1", "name": "lookup", "input": {"word": "owl"}}
+FUNCTION_CALL: dict[str, Any] = {
+    "type": "function_call",
+    "call_id": "call_1",
+    "name": "lookup",
+    "arguments": '{"word":"owl"}',
+}
+SIGNED: dict[str, Any] = {
+    "id": "call_1",
+    "function": {"name": "lookup", "arguments": '{"word":"owl"}'},
+    "extra_content": {"sign": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("interface", "asking", "ending"),
+    [
+        (MESSAGES, json_reply(claude("tool_use", THOUGHT, USE)), json_reply(claude("end_turn"))),
+        (RESPONSES, response("completed", None, ENCRYPTED, FUNCTION_CALL), response("completed")),
+        (CHAT, chat("tool_calls", "", tool_calls=[SIGNED]), chat("stop")),
+    ],
+    ids=["anthropic", "openai_responses", "openai_chat"],
+)
+async def test_a_call_whose_id_comes_again_has_one_new_id_everywhere(
+    interface: Interface, asking: WireReply, ending: WireReply
+) -> None:
+    """What the provider wants back unchanged must name the call as its result does."""
+    result, sent = await run_over(interface, [asking, asking, ending], tools=[lookup])
+    assert result.output == "Half an ans"
+    history = sent[2]["input" if interface is RESPONSES else "messages"]
+    if interface is MESSAGES:
+        blocks = [block for message in history for block in message["content"] if "tool" in block["type"]]
+        ids = [block.get("id") or block["tool_use_id"] for block in blocks]
+    elif interface is RESPONSES:
+        ids = [item["call_id"] for item in history if "call_id" in item]
+    else:
+        made = [call for message in history for call in message.get("tool_calls", ())]
+        assert [call["extra_content"] for call in made] == [{"sign": 1}] * 2
+        answered = [message["tool_call_id"] for message in history if message["role"] == "tool"]
+        ids = [made[0]["id"], answered[0], made[1]["id"], answered[1]]
+    assert ids == ["call_1", "call_1", "call_1-2", "call_1-2"]
+
+
+# --- Chat Completions of many servers --------------------------------------------------------------------------------
+
+
+async def test_alternatives_in_a_stream_are_not_mixed() -> None:
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": index, "delta": {"content": said}, "finish_reason": None}]}
+        for index, said in ((0, "A "), (1, "An "), (1, "owl."), (0, "bird."))
+    ]
+    ends: list[dict[str, Any]] = [
+        {"choices": [{"index": index, "delta": {}, "finish_reason": "stop"}]} for index in (1, 0)
+    ]
+    result, _ = await run_over(CHAT, [streamed(*chunks, *ends, done=True)], stream=True)
+    assert (result.output, events(result, ModelReplied)[-1].message.text) == ("A bird.", "A bird.")
+
+
+async def test_several_alternatives_are_refused_before_they_are_paid_for() -> None:
+    with pytest.raises(ConfigurationError, match="n=2: a run uses one alternative"):
+        await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra={"n": 2}))
+    result, _ = await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra={"n": 1}))
+    assert result.stop is None
+
+
+SAID: dict[str, Any] = {"choices": [{"index": 0, "delta": {"content": "A bird."}, "finish_reason": None}]}
+COUNTED: dict[str, Any] = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
+
+
+async def test_a_stream_that_ends_with_its_counts_is_whole_without_a_reason_to_finish() -> None:
+    result, sent = await run_over(CHAT, [streamed(SAID, COUNTED, done=True)], stream=True)
+    assert (result.output, result.usage.tokens, len(sent)) == ("A bird.", TokenUsage(9, 3), 1)
+
+
+@pytest.mark.parametrize(
+    "chunks", [(SAID,), ({**SAID, "usage": COUNTED["usage"]},), (COUNTED,)], ids=["text", "with counts", "counts"]
+)
+async def test_and_one_that_ends_without_both_or_says_nothing_is_broken(chunks: tuple[dict[str, Any], ...]) -> None:
+    replies = [streamed(*chunks, done=True), streamed(SAID, COUNTED, done=True)]
+    result, _ = await run_over(CHAT, replies, stream=True)
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["broken_stream"]
+    assert result.output == "A bird."
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+RETIRED = "The model `gpt-4-32k` has been deprecated"
+
+
+@pytest.mark.parametrize(
+    ("interface", "status", "body"),
+    [
+        (CHAT, 404, {"error": {"message": RETIRED, "type": "invalid_request_error", "code": "model_not_found"}}),
+        (CHAT, 400, {"error": {"message": RETIRED, "type": "invalid_request_error", "code": "model_decommissioned"}}),
+        (CHAT, 410, {"detail": "Gone"}),
+        (RESPONSES, 404, {"error": {"message": RETIRED, "code": "model_not_found"}}),
+        (MESSAGES, 404, {"type": "error", "error": {"type": "not_found_error", "message": "model: claude-2"}}),
+    ],
+)
+@whole_or_streamed
+async def test_another_model_takes_over_from_a_retired_one(
+    interface: Interface, status: int, body: dict[str, Any], stream: bool
+) -> None:
+    backup = ScriptedModel(["A bird."], name="backup", provider="elsewhere")
+    replies = [json_reply(body, status)]
+    result, sent = await run_over(interface, replies, stream=stream, fallback=[backup])
+    assert (result.output, result.answered_by, len(sent)) == ("A bird.", ("elsewhere:backup",), 1)
+    assert [failed.fault for failed in events(result, ModelFailed)] == ["not_found"]
+
+
+async def test_without_another_model_a_retired_one_ends_the_run_at_once() -> None:
+    result, sent = await run_over(CHAT, [json_reply({"error": {"message": RETIRED}}, 404)])
+    assert result.stop is not None
+    assert (result.stop.reason, len(sent)) == ("provider_error", 1)
+    assert RETIRED in result.stop.message
+
+
+UNREAD = "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details."
+FAILED_CALL: dict[str, Any] = {
+    "message": UNREAD,
+    "type": "invalid_request_error",
+    "failed_generation": "<function=lookup>",
+}
+
+
+@whole_or_streamed
+@pytest.mark.parametrize("code", [{"code": "tool_use_failed"}, {}], ids=["code", "words"])
+async def test_a_call_that_the_provider_could_not_read_is_asked_for_once_more(
+    code: dict[str, Any], stream: bool
+) -> None:
+    """Groq answers so, with status 400 or within a stream; the model wrote it, and writes something else next time."""
+    error = {"error": {**FAILED_CALL, **code}}
+    failed = streamed(error) if stream else json_reply(error, 400)
+    result, _ = await run_over(CHAT, [failed, chat("stop", "A bird.", stream=stream)], stream=stream, tools=[lookup])
+    assert (result.output, [each.fault for each in events(result, ModelFailed)]) == ("A bird.", ["malformed_reply"])
+    result, sent = await run_over(CHAT, [failed], stream=stream, tools=[lookup])
+    assert result.stop is not None
+    assert (result.stop.reason, len(sent)) == ("provider_error", 2)
+    assert result.usage.tokens.output_tokens > 0  # its worst case is booked
+
+
+# --- parts of other servers -----------------------------------------------------------------------------------------
+
+
+def thought(said: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": [text(said)]}
+
+
+async def test_what_mistral_thinks_is_read_as_reasoning() -> None:
+    whole = [thought("Which bird? "), thought("An owl."), text("A "), text("bird.")]
+    deltas = [[thought("Which bird? ")], [thought("An owl.")], [text("A ")], "bird."]
+    chunks: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": {"content": part}, "finish_reason": None}]} for part in deltas
+    ]
+    ended = {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]}
+    message = json_reply({"choices": [{"message": {"role": "assistant", "content": whole}, "finish_reason": "stop"}]})
+    for reply, stream in ((message, False), (streamed(*chunks, ended, done=True), True)):
+        result, _ = await run_over(CHAT, [reply], stream=stream)
+        said = events(result, ModelReplied)[-1].message
+        assert (said.text, said.reasoning) == ("A bird.", "Which bird? An owl.")
+        assert result.output == "A bird."
