@@ -174,6 +174,10 @@ class Waits(NamedTuple):
     account: Account
 
 
+class Locked(msgspec.Struct, frozen=True):
+    """The call must wait: nothing can be decided now, because others hold the ledger for a moment."""
+
+
 Ruling = Admitted | Stopped | Expired | Exhausted | Waits
 
 
