@@ -446,10 +446,10 @@ class SqliteLedger:
             return self._wait()
 
     def _is_needed(self) -> bool:
-        return bool(self._locked_out or self._inner.waiting) or self._figures.is_busy
+        return bool(self._locked_out or self._inner.waiting or self._file.locked_seconds) or self._figures.is_busy
 
     def _wait(self) -> float:
-        hurries = self._locked_out or self._inner.waiting or self._is_tried_soon
+        hurries = self._locked_out or self._inner.waiting or self._file.locked_seconds
         return self._poll if hurries else self._figures.lease_seconds / 3
 
     def _poll_soon(self) -> None:
