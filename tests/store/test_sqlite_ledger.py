@@ -912,6 +912,22 @@ class TestLife:
         admitted(ledger, account, costing(90 * CENT))
         assert rows(ledger, "SELECT cost_nanos FROM settled") == [(10 * CENT,)]
 
+    def test_ctrl_c_at_the_end_of_a_transaction_leaves_the_ledger_usable(
+        self, join: Join, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1)
+
+        def interrupted(file: LedgerFile) -> bool:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerFile, "rollback", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                admitted(ledger, account, costing(10 * CENT))
+        settle(ledger, admitted(ledger, account, costing(CENT)), 1)
+        assert rows(ledger, "SELECT steps FROM settled") == [(2,)]
+
     def test_an_absurd_cost_of_one_call_does_not_make_the_file_useless_for_others(self, join: Join) -> None:
         ledger = join()
         config = ExecutionConfig(max_cost_usd=5, max_steps=9, max_retries_total=9, timeout_ms=0)

@@ -338,16 +338,22 @@ class SqliteLedger:
                 try:
                     yield
                 finally:
-                    if self._file.rollback():
-                        self._figures.outdate()
-                    if self._closed:
-                        self._file.close()
-                    elif self._thread is None and self._is_needed():
-                        self._thread = LedgerThread(self, self._clock, self._wait())
-                    THIS_THREAD.later = None
+                    try:
+                        self._tidy_up()
+                    finally:  # also where Ctrl-C interrupts that: all else on this thread would be refused
+                        THIS_THREAD.later = None
         finally:
             for act in later:
                 act()
+
+    def _tidy_up(self) -> None:
+        """Leave no transaction open, and see to it that the thread of the ledger is there if it is needed."""
+        if self._file.rollback():
+            self._figures.outdate()
+        if self._closed:
+            self._file.close()
+        elif self._thread is None and self._is_needed():
+            self._thread = LedgerThread(self, self._clock, self._wait())
 
     def _write_or_undo(self, shared: tuple[Account, ...], act: Callable[[], T], undo: Callable[[], object]) -> T:
         """Load, act and write; if it cannot be written, undo it and raise."""
