@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import signal
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.kit import Call, Report, Say, ScriptedModel, agent
+from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import OnStoreFailure
 from watchkeeper.app.run import run, run_many
 from watchkeeper.core.clock import TestClock
@@ -236,3 +239,18 @@ def test_the_end_of_an_interrupted_run_does_not_wait_for_the_minute(disk: Disk) 
     assert "disk is full" in result.not_stored
     assert result.sentence().endswith("disk is full.")
     assert disk.clock.monotonic() < 10
+
+
+async def test_a_run_that_starts_while_its_store_is_locked_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    RunStore(path).close()
+    began = time.monotonic()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        task = asyncio.create_task(Agent(ScriptedModel([Say("done")]), "Be brief.", str).arun("Go.", store=path))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not task.done()
+        assert time.monotonic() - began < 2.0
+    result = await task
+    assert (result.output, result.not_stored) == ("done", "")

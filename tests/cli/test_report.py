@@ -241,6 +241,8 @@ def test_what_is_presumed_is_listed_and_corrected_by_hand(cli: CommandLine, tmp_
         (("settle", "abc"), "account settle ID AMOUNT"),
         (("team-a", "abc", "1"), "account settle ID AMOUNT"),
         (("settle", "abc", "1e99"), "0 or more"),
+        (("settle", "abc", "9223372036.9"), "at most $1,000,000,000"),
+        (("settle", "abc", "\u0663"), "must be a finite number of dollars"),
         (("settle", "abc", "1", "--tokens", "5"), "input and output"),
         (("settle", "abc", "1", "--tokens", "5,x"), "not a whole number"),
     ],

@@ -25,7 +25,7 @@ from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, A
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits, presumed_charge
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Refused, Waiter
-from watchkeeper.containment.config import ExecutionConfig
+from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, StoreError
@@ -911,6 +911,33 @@ class TestLife:
             assert time.monotonic() - began < 1.0
         admitted(ledger, account, costing(90 * CENT))
         assert rows(ledger, "SELECT cost_nanos FROM settled") == [(10 * CENT,)]
+
+    def test_ctrl_c_at_the_end_of_a_transaction_leaves_the_ledger_usable(
+        self, join: Join, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ledger = join()
+        account = opened(ledger, max_cost_usd=1)
+
+        def interrupted(file: LedgerFile) -> bool:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerFile, "rollback", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                admitted(ledger, account, costing(10 * CENT))
+        settle(ledger, admitted(ledger, account, costing(CENT)), 1)
+        assert rows(ledger, "SELECT steps FROM settled") == [(2,)]
+
+    def test_an_absurd_cost_of_one_call_does_not_make_the_file_useless_for_others(self, join: Join) -> None:
+        ledger = join()
+        config = ExecutionConfig(max_cost_usd=5, max_steps=9, max_retries_total=9, timeout_ms=0)
+        hint = WrapOptions(cost_estimate_hint=0.1)
+        with ExecutionContext(config, ledger=ledger) as context:
+            outcome = context.call_llm(lambda: "done", hint, cost_of=lambda _: 9_500_000_000)
+            assert "at most $1,000,000,000" in str(outcome.error)
+            context.call_llm(lambda: "done", hint, cost_of=lambda _: 1_000_000_000)
+        with ExecutionContext(config, ledger=ledger) as other:
+            assert other.call_llm(lambda: "done", hint).decision is Decision.ALLOW
 
     def test_a_refusal_after_a_stop_needs_no_file(self, join: Join) -> None:
         ledger = join()

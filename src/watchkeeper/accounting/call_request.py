@@ -77,14 +77,16 @@ def presumed_charge(tokens: TokenUsage, cost_nanos: int | None) -> Charge:
 
 
 Dollars = Decimal | str | float
-LARGEST: Final = 10_000_000_000
+LARGEST: Final = 1_000_000_000
+"""The most that one call may be said to cost: many of them must fit into the 64 bits of a ledger's file."""
 
 
 def nanos(usd: Dollars, field: str) -> int:
     """Return an amount in nano-dollars, rounded up; 0 is an amount too.
 
     Raises:
-        LimitsError: If it is not a finite amount of at least 0 and at most ten billion dollars.
+        LimitsError: If it is not a finite amount of at least 0 and at most a billion dollars, or text with
+            other digits than 0 to 9.
     """
     if isinstance(usd, float | int) and not isinstance(usd, bool):
         if 0 <= usd <= LARGEST:
@@ -94,9 +96,10 @@ def nanos(usd: Dollars, field: str) -> int:
             amount = Decimal(usd)
         except (InvalidOperation, TypeError, ValueError):
             amount = Decimal("NaN")
-        if amount.is_finite() and 0 <= amount <= LARGEST and not isinstance(usd, bool):
+        is_plain = not isinstance(usd, bool) and (not isinstance(usd, str) or usd.isascii())
+        if is_plain and amount.is_finite() and 0 <= amount <= LARGEST:
             return int((amount * NANOS_PER_USD).to_integral_value(rounding=ROUND_CEILING))
-    raise LimitsError(f"{field}={usd!r} must be a finite number of dollars, 0 or more")
+    raise LimitsError(f"{field}={usd!r} must be a finite number of dollars, 0 or more, at most ${LARGEST:,}")
 
 
 NO_ESTIMATE: Final = Estimate()
@@ -174,6 +177,10 @@ class Waits(NamedTuple):
     limit: int
     ceiling: int
     account: Account
+
+
+class Locked(msgspec.Struct, frozen=True):
+    """The call must wait: nothing can be decided now, because others hold the ledger for a moment."""
 
 
 Ruling = Admitted | Stopped | Expired | Exhausted | Waits

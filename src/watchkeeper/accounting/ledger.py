@@ -51,6 +51,7 @@ from watchkeeper.accounting.call_request import (
     CLOSED_UNDER_WAY,
     Charge,
     Expired,
+    Locked,
     NO_TOKENS,
     Stopped,
     Waits,
@@ -75,7 +76,7 @@ class Refused(msgspec.Struct, frozen=True):
     concerns_call: bool = False
 
 
-Grant = Admitted | Waits | Refused
+Grant = Admitted | Waits | Locked | Refused
 
 
 class Ledger(Protocol):
@@ -100,7 +101,8 @@ class Ledger(Protocol):
 
         Refusing it because time or budget is used up latches that stop on the caller's account, unless only a
         guess of its cost does not fit (`admission.latches`). If it has to wait and brings a waiter, the waiter is
-        remembered in the same critical section.
+        remembered in the same critical section. Where nothing can be decided now, the grant is Locked: the caller asks
+        again with a waiter, which is notified when that is useful.
         """
         ...
 

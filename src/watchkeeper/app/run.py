@@ -188,7 +188,7 @@ class _Request(Generic[OutputT]):
         """
         options, limits, session, context = self.options, start.limits, start.session, start.context
         async with AsyncExitStack() as stack:
-            around = open_surroundings(stack, prompt.template, self.model, limits, options, start.around)
+            around = await open_surroundings(stack, prompt.template, self.model, limits, options, start.around)
             place: Around = {"parent": None} if start.around.gate is None else {}
             gate = ExecutionContext(
                 limits if self.items is None else replace(limits, landing=None),

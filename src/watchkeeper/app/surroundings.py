@@ -99,7 +99,7 @@ def _put_record(records: Recorder | Listener[tuple[UUID, Envelope]], run_id: UUI
     records.put((run_id, envelope))
 
 
-def open_surroundings(
+async def open_surroundings(
     stack: AsyncExitStack,
     template: PromptTemplate[Any],
     model: Model | str,
@@ -128,7 +128,7 @@ def open_surroundings(
     parent = inside.scope
     followed = parent.watch if parent is not None and "store" not in options else None
     where = options.get("store", DEFAULT)
-    store = None if followed is not None else open_store(where)
+    store = None if followed is not None else await _open_store_beside_loop(where)
     if store is not None:
         if store is not where:
             stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close, must_run=True)))
@@ -145,6 +145,18 @@ def open_surroundings(
         stack.push_async_callback(listener.close)
     ledger = opened_ledger(stack, limits, options) if inside.gate is None else None
     return Surroundings(models, breakers_of(options), events, record, tuple(records), ledger, followed)
+
+
+async def _open_store_beside_loop(where: RunStore | StoreLike) -> RunStore | None:
+    """Open the store on a worker thread: others may hold the file locked for seconds."""
+    if where is None or isinstance(where, RunStore):
+        return where
+
+    def close(store: RunStore | None, error: BaseException | None) -> None:
+        if store is not None:
+            store.close()
+
+    return await run_in_worker(open_store, where, on_late=close)
 
 
 def open_store(where: RunStore | StoreLike) -> RunStore | None:

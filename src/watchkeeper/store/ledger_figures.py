@@ -28,6 +28,7 @@ from watchkeeper.core.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS
 from watchkeeper.core.usage import NOTHING_PRESUMED
 from watchkeeper.store.ledger_file import CallRow, Held, LedgerFile, State, figures, ledger_failures
+from watchkeeper.store.sqlite import is_locked
 
 T = TypeVar("T")
 
@@ -405,14 +406,15 @@ class Figures:
 
     @contextmanager
     def _used(self) -> Generator[None]:
-        """Turn errors into StoreError, and close a connection on which something failed."""
+        """Turn errors into StoreError, and close a connection on which something failed, unless others hold it."""
         try:
             with ledger_failures(self.file.path):
                 yield
-        except StoreError:
+        except StoreError as error:
             self.outdate()
             self.file.rollback()
-            self.file.close()
+            if not is_locked(error):
+                self.file.close()
             raise
 
 

@@ -40,11 +40,20 @@ from watchkeeper.core.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
 from watchkeeper.store.liveness import ProcessMark, is_dead, own_mark
-from watchkeeper.store.sqlite import RECOVER, Identity, Schema, chosen_file, connect, failing_as, identities
+from watchkeeper.store.sqlite import (
+    RECOVER,
+    Identity,
+    Schema,
+    chosen_file,
+    connect,
+    failing_as,
+    identities,
+    is_locked,
+)
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
-LOCKED_SECONDS: Final = 0.1
-"""How long to wait for a file that others have held for the whole of an earlier wait."""
+FORGET_LOCK_SECONDS: Final = 1.0
+"""After so long without an attempt, a file that is locked again counts as locked only since then."""
 KEEP_SECONDS: Final = 400 * 86_400.0
 """Figures without an addition for this time may be deleted when the file is opened."""
 ATTESTED_SECONDS: Final = 30 * 86_400.0
@@ -213,6 +222,13 @@ class Held(NamedTuple):
 NONE_HELD: Final = Held((0,) * len(RESERVED), (0,) * len(RESERVED))
 
 
+class LockSeen(NamedTuple):
+    """Since when others have held the file locked, and when that was last seen, in real monotonic seconds."""
+
+    since: float
+    last: float
+
+
 class LedgerFile:
     """One connection to the file of a ledger; its owner keeps other threads out.
 
@@ -220,7 +236,7 @@ class LedgerFile:
         path: The file.
     """
 
-    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "_is_locked", "_openings", "path")
+    __slots__ = ("_busy_seconds", "_connection", "_found", "_identity", "_locked", "_openings", "path")
 
     def __init__(self, path: Path, busy_seconds: float) -> None:
         """Remember where the file is; it is opened when it is first used.
@@ -233,7 +249,7 @@ class LedgerFile:
         self._busy_seconds = busy_seconds
         self._connection: sqlite3.Connection | None = None
         self._openings = 0
-        self._is_locked = False
+        self._locked: LockSeen | None = None
         self._identity: Identity = None
         self._found: tuple[Identity, ...] = ()
 
@@ -247,7 +263,8 @@ class LedgerFile:
         try:
             self._begin()
         except sqlite3.OperationalError as error:
-            self._is_locked = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+            if is_locked(error):
+                self._found_locked()
             raise
         # A process that writes into a deleted file shares its figures with no other, so a ceiling could be spent twice.
         found = identities(self.path)
@@ -257,22 +274,34 @@ class LedgerFile:
             self._found, self._identity = found, found[0]
 
     def _begin(self) -> None:
-        """Open the file if need be, and begin a transaction.
-
-        If others held the file for all of the time that was waited for them, the next attempts are short until one
-        succeeds: each of them holds up the thread or the event loop that makes it.
-        """
+        """Open the file if need be, and begin a transaction."""
         if self._connection is None:
             if self._identity is not None and self._identity != identities(self.path)[0]:
                 raise replaced(self.path)
-            wait = min(self._busy_seconds, LOCKED_SECONDS) if self._is_locked else self._busy_seconds
-            self._connection = connect(self.path, SCHEMA, wait)
+            self._connection = connect(self.path, SCHEMA, 0.0 if self._locked else self._busy_seconds)
             self._found = ()
             self._openings += 1
         self._used.execute("BEGIN IMMEDIATE")
-        if self._is_locked:
-            self._used.execute(f"PRAGMA busy_timeout={self._busy_seconds * 1000:.0f}")
-            self._is_locked = False
+        if self._locked is not None:
+            self._locked = None
+            self._wait_for_others(self._busy_seconds)
+
+    def _found_locked(self) -> None:
+        """Note that others hold the file: until an attempt succeeds, none of them waits."""
+        now, before = SYSTEM_CLOCK.monotonic(), self._locked
+        if before is None or now - before.last > FORGET_LOCK_SECONDS:
+            before = LockSeen(now - self._busy_seconds, now)
+        self._locked = before._replace(last=now)
+        self._wait_for_others(0.0)
+
+    def _wait_for_others(self, seconds: float) -> None:
+        if self._connection is not None:
+            self._connection.execute(f"PRAGMA busy_timeout={seconds * 1000:.0f}")
+
+    @property
+    def locked_seconds(self) -> float:
+        """For how long others have held the file locked at every attempt; real seconds, like those of SQLite."""
+        return 0.0 if self._locked is None else SYSTEM_CLOCK.monotonic() - self._locked.since
 
     def commit(self) -> None:
         """Commit the transaction."""

@@ -171,6 +171,15 @@ def failing_as(what: str, advice: str = "") -> Generator[None]:
         raise StoreError(f"{what}: {error}{RECOVER if damaged else advice}") from error
 
 
+def is_locked(error: BaseException | None) -> bool:
+    """Return whether an error, or that which caused it, only says that others hold the file locked."""
+    import sqlite3
+
+    if isinstance(error, StoreError):
+        error = error.__cause__
+    return isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
 def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connection:
     """Open a file for reading and writing, and make it if it is missing.
 

@@ -13,30 +13,34 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import Admitted, Charge, Waits
+from watchkeeper.accounting.call_request import Admitted, Charge, Locked, Waits
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter, do_nothing, is_inherited
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, running_loop
 from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.text import logger
 from watchkeeper.core.quantities import duration
 from watchkeeper.store.ledger_figures import Figures, is_stopped, shared_by
 from watchkeeper.store.ledger_file import LedgerFile, ledger_path
-from watchkeeper.store.sqlite import OPEN_FILES
+from watchkeeper.store.sqlite import OPEN_FILES, is_locked
 
 T = TypeVar("T")
 
 NO_CHARGE: Final = Charge()
+NEVER_SET: Final = threading.Event()
 
 SHORTEST_POLL: Final = 0.02
 LONGEST_POLL: Final = 0.25
+
+LOCK_SECONDS: Final = 0.02
+"""How long one attempt waits for a file that others hold locked, on the thread or event loop that makes it."""
 
 
 class ThreadState(threading.local):
@@ -83,7 +87,8 @@ class SqliteLedger:
             lease_seconds: If a process does not renew its lease for this long, its reservations are released, and the
                 worst case of its calls under way is booked. A process that was only paused for longer takes that back,
                 and books what it spent.
-            busy_seconds: How long to wait for others that write to the file.
+            busy_seconds: How long to wait for others that hold the file locked, in real seconds. Calls on an event loop
+                wait without holding up the loop.
             ids: Names this holder of reservations.
 
         Raises:
@@ -97,13 +102,19 @@ class SqliteLedger:
         self._clock = clock
         self._lock = threading.RLock()
         self._figures_lock = threading.RLock()
-        self._figures = Figures(LedgerFile(self.path, busy), lease, clock, ids, self._figures_lock)
+        self._busy_seconds = busy
+        self._file = LedgerFile(self.path, min(busy, LOCK_SECONDS))
+        self._figures = Figures(self._file, lease, clock, ids, self._figures_lock)
         self._inner = MemoryLedger(self._figures.held_elsewhere, self._figures_lock)
         self._thread: LedgerThread | None = None
         self._poll = SHORTEST_POLL
+        self._locked_out: list[Waiter] = []
         OPEN_FILES.add(self)
-        with self._lock:
-            self._figures.prepare()
+        try:
+            self._retried(self._prepare, blocks_loop=False)
+        except StoreError as error:
+            if not self._may_become_free(error):
+                raise
         self._closed = False
 
     # --- the port -----------------------------------------------------------------------------------------------------
@@ -121,12 +132,22 @@ class SqliteLedger:
         keys = [level.key for level in shared]
         if len(set(keys)) < len(keys):
             raise ConfigurationError(f"two accounts of one chain have the key {keys[0]!r}; name one of them otherwise")
+        act = partial(self._inner.open, account)
+        carves = account.for_verdict or (account.carved_on_open and len(account.chain) > 1)
+        try:
+            return self._retried(partial(self._open, account, shared, act), blocks_loop=carves)
+        except StoreError as error:
+            if carves or not self._may_become_free(error):
+                raise
+        # Without a carved amount nothing has to be decided; the first admission writes what is kept for landing.
+        with self._exclusive():
+            return self._figures.record(shared, act)
+
+    def _open(self, account: Account, shared: tuple[Account, ...], act: Callable[[], Stop | None]) -> Stop | None:
         with self._exclusive():
             self._figures.bind(shared)
             now = self._clock.monotonic()
-            return self._write_or_undo(
-                shared, partial(self._inner.open, account), partial(self._inner.close, account, now)
-            )
+            return self._write_or_undo(shared, act, partial(self._inner.close, account, now))
 
     def open_shares(self, accounts: Sequence[Account], weights: Sequence[float]) -> list[Stop | None]:
         """Take in new accounts below one parent and carve for each its share of all that the parent has left.
@@ -142,8 +163,11 @@ class SqliteLedger:
             for account in accounts:
                 self._inner.close(account, self._clock.monotonic())
 
-        with self._exclusive():
-            return self._write_or_undo(shared, partial(self._inner.open_shares, accounts, weights), undo)
+        def carve() -> list[Stop | None]:
+            with self._exclusive():
+                return self._write_or_undo(shared, partial(self._inner.open_shares, accounts, weights), undo)
+
+        return self._retried(carve)
 
     def admit(self, demand: Demand, now: float, waiter: Waiter | None = None) -> Grant:
         """Decide about a call and, if it is admitted, reserve for it, for all processes at once.
@@ -155,6 +179,14 @@ class SqliteLedger:
         shared = shared_by(account)
         if not shared or is_stopped(demand):
             return self._inner.admit(demand, now, waiter)
+        try:
+            return self._admit(demand, shared, now, waiter)
+        except StoreError as error:
+            if not self._may_become_free(error):
+                raise
+        return self._admit_later(demand, shared, now, waiter)
+
+    def _admit(self, demand: Demand, shared: tuple[Account, ...], now: float, waiter: Waiter | None) -> Grant:
         with self._exclusive():
             demand.day = self._clock.now().date().isoformat()  # in UTC
 
@@ -173,8 +205,36 @@ class SqliteLedger:
                 self._poll_soon()
             return grant
 
+    def _admit_later(self, demand: Demand, shared: tuple[Account, ...], now: float, waiter: Waiter | None) -> Grant:
+        """Decide about a call that found the file locked: a plain thread tries on, others wait to be notified."""
+        account = demand.account
+        ends_at = account.ends_at(landing=demand.landing)
+        if waiter is None and running_loop() is None:
+            late: list[float] = [now]
+
+            def attempt() -> Grant:
+                late[0] = self._clock.monotonic()
+                return self._admit(demand, shared, now, None)
+
+            try:
+                return self._retried(attempt, lambda: late[0] >= ends_at)
+            except StoreError as error:
+                now = late[0]
+                if now < ends_at or not is_locked(error):
+                    raise
+        if now >= ends_at:  # needs no figures
+            return self._figures.record_release(shared, partial(self._inner.admit, demand, now, waiter))
+        if waiter is not None:
+            with self._exclusive():
+                if waiter not in self._locked_out:
+                    self._locked_out.append(waiter)
+            self._poll_soon()
+        return Locked()
+
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """Remove a waiter; does nothing if it was already removed."""
+        with suppress(ValueError):
+            self._locked_out.remove(waiter)
         self._inner.withdraw(waiter, now)
         shared = shared_by(waiter.demand.account)
         if shared and not self._closed:
@@ -223,6 +283,47 @@ class SqliteLedger:
         """Return the calls of this process under an account for which something is reserved."""
         return self._inner.under_way(account)
 
+    # --- a file that others hold locked -------------------------------------------------------------------------------
+    # One attempt is short, whoever makes it. A plain thread tries again, without keeping other threads out meanwhile; a
+    # call on an event loop is remembered, and the ledger's own thread tries for it. What was spent is kept in memory.
+
+    def _may_become_free(self, error: StoreError) -> bool:
+        """Return whether an error only says that others hold the file, and they have not done so for too long."""
+        return is_locked(error) and self._file.locked_seconds < self._busy_seconds
+
+    def _retried(self, act: Callable[[], T], is_over: Callable[[], bool] = bool, *, blocks_loop: bool = True) -> T:
+        """Run ``act`` until the file is not locked; only once on the thread of an event loop that must not be blocked.
+
+        Raises:
+            StoreError: If the file cannot be used, or is locked for too long.
+        """
+        while True:
+            try:
+                return act()
+            except StoreError as error:
+                if not self._may_become_free(error) or is_over() or not (blocks_loop or running_loop() is None):
+                    raise
+            SYSTEM_CLOCK.wait(NEVER_SET, SHORTEST_POLL)
+
+    def _prepare(self) -> None:
+        with self._lock:
+            self._figures.prepare()
+
+    @property
+    def _is_tried_soon(self) -> bool:
+        """Whether others hold the file, and have not done so for too long."""
+        return 0 < self._file.locked_seconds < self._busy_seconds
+
+    @property
+    def waits_for_file(self) -> bool:
+        """Whether a call waits for others to release the file."""
+        return bool(self._locked_out)
+
+    def _tell_locked_out(self) -> None:
+        waiters, self._locked_out = self._locked_out, []
+        for waiter in waiters:
+            waiter.wake()
+
     # --- operations on shared figures ---------------------------------------------------------------------------------
 
     @contextmanager
@@ -237,16 +338,22 @@ class SqliteLedger:
                 try:
                     yield
                 finally:
-                    if self._figures.file.rollback():
-                        self._figures.outdate()
-                    if self._closed:
-                        self._figures.file.close()
-                    elif self._thread is None and self._is_needed():
-                        self._thread = LedgerThread(self, self._clock, self._wait())
-                    THIS_THREAD.later = None
+                    try:
+                        self._tidy_up()
+                    finally:  # also where Ctrl-C interrupts that: all else on this thread would be refused
+                        THIS_THREAD.later = None
         finally:
             for act in later:
                 act()
+
+    def _tidy_up(self) -> None:
+        """Leave no transaction open, and see to it that the thread of the ledger is there if it is needed."""
+        if self._file.rollback():
+            self._figures.outdate()
+        if self._closed:
+            self._file.close()
+        elif self._thread is None and self._is_needed():
+            self._thread = LedgerThread(self, self._clock, self._wait())
 
     def _write_or_undo(self, shared: tuple[Account, ...], act: Callable[[], T], undo: Callable[[], object]) -> T:
         """Load, act and write; if it cannot be written, undo it and raise."""
@@ -292,11 +399,14 @@ class SqliteLedger:
         with self._exclusive():
             first()
             if not acts_first and not self._closed:
-                self._apply(shared, act, day)
-                return
-            self._figures.record(shared, act, day)
-            if self._figures.is_changed or self._figures.stuck_changed(self._inner):
-                self._apply(shared, partial(self._inner.review, self._clock.monotonic()))
+                written = self._apply(shared, act, day)
+            else:
+                self._figures.record(shared, act, day)
+                if not (self._figures.is_changed or self._figures.stuck_changed(self._inner)):
+                    return
+                written = self._apply(shared, partial(self._inner.review, self._clock.monotonic()))
+            if not written and self._is_tried_soon:
+                self._poll_soon()
 
     def _apply(self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "") -> bool:
         """Load, act, write; return whether it is written."""
@@ -314,9 +424,11 @@ class SqliteLedger:
                 figures.write(self._inner)
             except StoreError as error:
                 failure = error
-        if failure is not None:
+        if failure is None:
+            return True
+        if not self._is_tried_soon:
             logger().error("ledger.unwritten", path=str(self.path), error=str(failure))
-        return failure is None
+        return False
 
     # --- what the ledger's own thread does ---------------------------------------------------------------------------
 
@@ -331,16 +443,20 @@ class SqliteLedger:
                 self._thread = None
                 return None
             shared = {level: None for account in self._inner.waiting for level in shared_by(account)}
-            if not self._apply(tuple(shared), partial(self._inner.review, self._clock.monotonic())):
-                self._inner.tell_all()
+            written = self._apply(tuple(shared), partial(self._inner.review, self._clock.monotonic()))
+            if not self._is_tried_soon:
+                self._tell_locked_out()
+                if not written:
+                    self._inner.tell_all()
             self._poll = min(self._poll * 2, LONGEST_POLL)
             return self._wait()
 
     def _is_needed(self) -> bool:
-        return bool(self._inner.waiting) or self._figures.is_busy
+        return bool(self._locked_out or self._inner.waiting or self._file.locked_seconds) or self._figures.is_busy
 
     def _wait(self) -> float:
-        return self._poll if self._inner.waiting else self._figures.lease_seconds / 3
+        hurries = self._locked_out or self._inner.waiting or self._file.locked_seconds
+        return self._poll if hurries else self._figures.lease_seconds / 3
 
     def _poll_soon(self) -> None:
         """Poll at once for a waiting call, and then less and less often."""
@@ -358,19 +474,37 @@ class SqliteLedger:
         if THIS_THREAD.later is not None:
             THIS_THREAD.later.append(self.shutdown)
             return
+        failure: StoreError | None = None
         with self._exclusive():
             thread, self._thread = self._thread, None
             if thread is not None:
                 thread.stop()
             if not self._closed:
                 self._closed = True
+                self._tell_locked_out()
                 self._inner.tell_all()
                 try:
                     self._figures.release_all()
                 except StoreError as error:
-                    logger().error("ledger.unwritten", path=str(self.path), error=str(error))
+                    failure = error
+        if failure is not None:
+            self._release_later(failure)
         if thread is not None:
             thread.join()
+
+    def _release_later(self, failure: StoreError) -> None:
+        """Release all after a first attempt that failed: again, for a limited time, if the file was only locked."""
+
+        def release() -> None:
+            with self._exclusive():
+                self._figures.release_all()
+
+        try:
+            if not self._may_become_free(failure):
+                raise failure
+            self._retried(release)
+        except StoreError as error:
+            logger().error("ledger.unwritten", path=str(self.path), error=str(error))
 
     def __enter__(self) -> Self:
         """Return the ledger."""
@@ -389,12 +523,13 @@ class SqliteLedger:
         """Wait until no thread is inside a transaction, keep all out during the fork, and close the file."""
         self._lock.acquire()
         self._figures_lock.acquire()
-        self._figures.file.close()
+        self._file.close()
 
     def after_fork(self, *, child: bool) -> None:
         """Go on; in the child as a new holder without reservations."""
         if child:
             self._thread = None
+            self._locked_out = []
             self._figures.become_new_holder()
         self._figures_lock.release()
         self._lock.release()
@@ -441,17 +576,16 @@ class LedgerThread:
 
     def _run(self, until: float) -> None:
         # Instants instead of durations: a thread may start late or be delayed, but a lease still ends in time.
+        clock = self._clock
         while True:
-            self._clock.wait(self._woken, max(until - self._clock.monotonic(), 0.0))
+            clock.wait(self._woken, max(until - clock.monotonic(), 0.0))
             self._woken.clear()
             if self._stopped:
                 return
-            began = self._clock.monotonic()
-            seconds = self._tend()
-            if seconds is None:
+            ledger = self._ledger()
+            seconds = None if ledger is None else ledger.tend()
+            if ledger is None or seconds is None:
                 return
-            until = began + seconds
-
-    def _tend(self) -> float | None:
-        ledger = self._ledger()
-        return None if ledger is None else ledger.tend()
+            clock = SYSTEM_CLOCK if ledger.waits_for_file else self._clock  # what locks a file knows no other clock
+            del ledger
+            until = clock.monotonic() + seconds
