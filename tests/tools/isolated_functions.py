@@ -141,6 +141,14 @@ def unserialisable() -> Any:
     return threading.Lock()
 
 
+def doubled() -> Any:
+    """Return little that is much if it is written."""
+    value: list[Any] = []
+    for _ in range(60):
+        value = [value, value]
+    return value
+
+
 def surrogate() -> str:
     """Raise what cannot be written."""
     raise ValueError("\udc80")
