@@ -20,8 +20,8 @@ from watchkeeper.accounting.account import COST
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.adapters.reply_bounds import RefusedBodyError
-from watchkeeper.children.child import innermost_run, run_below
-from watchkeeper.contained_sdk.addresses import purpose_of
+from watchkeeper.children.child import innermost_run, run_below, run_of
+from watchkeeper.contained_sdk.addresses import Address
 from watchkeeper.contained_sdk.jobs import Job, Jobs
 from watchkeeper.contained_sdk.reading import FIXED_TIERS, Seen, SentRequest, larger, read_call, read_whole
 from watchkeeper.contained_sdk.traffic import Traffic
@@ -182,7 +182,7 @@ def in_force() -> Containment | None:
     context: ExecutionContext | None = enclosing.current()
     if context is None:
         return None
-    return _block_of(context, BLOCKS.get(id(context)) or ACTIVE.get(), innermost_run())
+    return _block_of(context, BLOCKS.get(id(context)) or ACTIVE.get(), innermost_run() or run_of(context))
 
 
 def for_request() -> Containment | None:
@@ -267,7 +267,9 @@ class ContainedCall:
         failure: The provider's refusal, if that is what came; the caller gets it as it is.
     """
 
-    def __init__(self, block: Containment, request: Any, body: bytes, provider: str, output_cap: int) -> None:
+    def __init__(
+        self, block: Containment, request: Any, body: bytes, address: Address, provider: str, output_cap: int
+    ) -> None:
         """Find the worst case of an httpx request whose body has been read.
 
         Raises:
@@ -275,11 +277,11 @@ class ContainedCall:
         """
         self.block = block
         self._path: str = request.url.path
-        self._purpose = purpose_of(request.method, request.url.host, self._path)
+        self._purpose = address.purpose
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
         self._retry = retries.isdecimal() and retries.strip("0") != ""
-        self.sent = read_call(self._path, body, str(request.url))
+        self.sent = read_call(address.path, body, str(request.url))
         self.seen = Seen()
         self.failure: Any = None
         self._moved = False

@@ -14,7 +14,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any, Final, Self
 
-from watchkeeper.contained_sdk.addresses import purpose_of
+from watchkeeper.contained_sdk.addresses import address_of
 from watchkeeper.contained_sdk.calls import (
     CallStopped,
     ContainedCall,
@@ -86,12 +86,17 @@ class ContainedTransport:
 
     def _contain(self, request: Any, ways: Ways, stream: type[Streamed], block: Containment) -> Steps:
         """Send a request of a block if the gate admits it."""
-        block.check(str(request.url), request.method)
+        try:
+            address = address_of(request)
+        except ConfigurationError as error:
+            raise CallStopped(None, error) from None
+        for url in address.urls:
+            block.check(url, address.method)
         if is_part_of_model_call(block):
             return (yield ways.send(self._real, request))
-        if purpose_of(request.method, request.url.host, request.url.path) == "free":
+        if address.purpose == "free":
             return (yield from self._pass(request, ways, block))
-        call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)
+        call = ContainedCall(block, request, (yield ways.body(request)), address, self._provider, self._output_cap)
         if call.streaming:
             return (yield from stream(ways, self._real, call, request).open())
         under_way = block.traffic.begin(block.context, ways.loop())

@@ -208,9 +208,8 @@ class FileOutputChecker:
             return TaskCompletionResult.unverified("the run has no filesystem in which files could be looked for")
         absent = [path for path in self.files if not files.is_file(path)]
         empty = [path for path in self.files if path not in absent and files.stat(path).size == 0]
-        missing = [f"missing: {', '.join(map(one_name, absent))}"] * bool(absent) + [
-            f"empty: {', '.join(map(one_name, empty))}"
-        ] * bool(empty)
+        found = (("missing", absent), ("empty", empty))
+        missing = [f"{what}: {', '.join(map(one_name, paths))}" for what, paths in found if paths]
         if missing:
             return TaskCompletionResult.incomplete("these files are expected: " + "; ".join(missing))
         count = len(self.files)
