@@ -371,7 +371,11 @@ class ContainedCall:
 
     def _input_tokens(self, sent: SentRequest) -> int:
         block = self.block
-        text, unsized = block.counted.bound(sent)
+        try:
+            text, unsized = block.counted.bound(sent)
+        except RecursionError:
+            said = f"the request to {sent.model} is nested too deeply to be read; nothing was sent"
+            raise CallStopped(None, ConfigurationError(said)) from None
         if unsized and block.bounded and block.max_part_tokens is None:
             raise CallStopped(
                 None,
