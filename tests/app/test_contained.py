@@ -659,14 +659,14 @@ def test_a_listener_of_a_run_calls_at_the_runs_prices(client: OpenAI, of: str) -
 
     heard = threading.Event()
     prices = {"openai:of-ours": ModelPrice.per_million(1, 1), "scripted": FREE}
-    agent, name = calling(lambda: heard.wait(9), max_cost_usd=1), "on_event"
+    agent = calling(lambda: heard.wait(9), max_cost_usd=1)
     if of == "one":
-        result: Any = agent.run("go", store=None, prices=prices, **{name: listen})
+        usage = agent.run("go", store=None, prices=prices, on_event=listen).usage
     else:
-        result = agent.run_many(["go"], store=None, prices=prices, **{name: listen})
+        usage = agent.run_many(["go"], store=None, prices=prices, on_event=listen).usage
     assert len(told) == 2
-    assert result.usage.cost is not None
-    assert result.usage.cost > 0
+    assert usage.cost is not None
+    assert usage.cost > 0
 
 
 def test_a_ceiling_of_the_run_refuses_a_call_inside_a_tool_and_an_unknown_price_does(

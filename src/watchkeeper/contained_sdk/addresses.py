@@ -66,6 +66,8 @@ OVERRIDES: Final = ("x-http-method-override", "x-http-method", "x-method-overrid
 
 Purpose = Literal["free", "generating", "other"]
 
+BY_COST: Final[tuple[Purpose, ...]] = ("free", "other", "generating")
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -107,9 +109,9 @@ def address_of(request: Any) -> Address:
     other = re.sub(r":\d*$", "", named).strip("[]")
     if other in ("", host):
         return Address(method, path, (str(url),), purpose_of(method, host, path))
-    purposes = [purpose_of(method, host, path), purpose_of(method, other, path)]
+    purposes: list[Purpose] = [purpose_of(method, host, path), purpose_of(method, other, path)]
     urls = (str(url), f"{url.scheme}://{named}{url.raw_path.decode('latin-1')}")
-    return Address(method, path, urls, max(purposes, key=("free", "other", "generating").index))
+    return Address(method, path, urls, max(purposes, key=BY_COST.index))
 
 
 def _has_body(headers: Any) -> bool:

@@ -40,7 +40,7 @@ MARK: Final = "$type"
 MOST_VALUES: Final = 1_000_000
 """Most values in one that is checked: `check` may run on an event loop and takes about half a second for as many."""
 
-VALUE_SIZE: Final = 128
+VALUE_SIZE: Final = 256
 """Characters of text, bytes, or bits of a whole number, that count as one value more: they are written as text."""
 
 SHOWN_CHARS: Final = 500
@@ -175,11 +175,11 @@ def _check(value: object, left: int) -> int:
         return left
     for part in parts(value):
         left -= 1
-        type_ = type(part)
-        if type_ not in _leaves:
+        kind: type = type(part)
+        if kind not in _leaves:
             left = _check(part, left)
-        elif type_ in _sizes:
-            left -= _sizes[type_](part) // VALUE_SIZE
+        elif kind in _sizes:
+            left -= _sizes[kind](part) // VALUE_SIZE
         if left < 0:
             raise _TooManyError
     return left
