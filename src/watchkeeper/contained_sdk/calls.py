@@ -22,7 +22,7 @@ from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.adapters.reply_bounds import RefusedBodyError
 from watchkeeper.children.child import innermost_run, run_below, run_of
 from watchkeeper.contained_sdk.addresses import Address
-from watchkeeper.contained_sdk.jobs import Job, Jobs
+from watchkeeper.contained_sdk.jobs import Job, Jobs, origin_of
 from watchkeeper.contained_sdk.reading import FIXED_TIERS, Seen, SentRequest, larger, read_call, read_whole
 from watchkeeper.contained_sdk.traffic import Traffic
 from watchkeeper.containment import enclosing
@@ -278,6 +278,7 @@ class ContainedCall:
         self.block = block
         self._path: str = request.url.path
         self._purpose = address.purpose
+        self._origin = origin_of(request.url)
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
         self._retry = retries.isdecimal() and retries.strip("0") != ""
@@ -420,7 +421,8 @@ class ContainedCall:
             return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self._worst_price)
         charge = at_least(charge_failure(error, worst, granted, self._worst_price), seen.told, self._worst_price)
         if seen.response_id and isinstance(ticket, InFlightCall):
-            self.block.jobs.add(seen.response_id, Job(self.sent.wire, partial(self._correct, ticket, charge)))
+            job = Job(self.sent.wire, partial(self._correct, ticket, charge), self._origin)
+            self.block.jobs.add(seen.response_id, job)
         return charge
 
     def _correct(self, ticket: InFlightCall, booked: Charge, seen: Seen) -> None:

@@ -38,6 +38,7 @@ from watchkeeper.contained_sdk.exchange import (
     run,
     streams,
 )
+from watchkeeper.contained_sdk.jobs import origin_of
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.loop.models import DEFAULT_OUTPUT_CAP
 
@@ -109,7 +110,7 @@ class ContainedTransport:
 
     def _pass(self, request: Any, ways: Ways, block: Containment) -> Steps:
         """Send a request that is not counted; the answer to one for a job tells what the job cost."""
-        retrieval = block.jobs.asked_for(request.url.path)
+        retrieval = block.jobs.asked_for(request.url.path, origin_of(request.url))
         if retrieval is None:
             return (yield ways.send(self._real, request))
         response = yield ways.send(self._real, unencoded(request))
