@@ -670,6 +670,28 @@ def test_a_call_inside_a_tool_counts_in_its_run_at_the_runs_prices(client: OpenA
     assert result.usage.cost > 0
 
 
+@pytest.mark.parametrize("of", ["one", "many"])
+def test_a_listener_of_a_run_calls_at_the_runs_prices(client: OpenAI, of: str) -> None:
+    told: list[object] = []
+
+    def listen(*_: object) -> None:
+        if not told:
+            told.append(None)
+            told.append(client.chat.completions.create(model="of-ours", messages=MESSAGES))
+            heard.set()
+
+    heard = threading.Event()
+    prices = {"openai:of-ours": ModelPrice.per_million(1, 1), "scripted": FREE}
+    agent = calling(lambda: heard.wait(9), max_cost_usd=1)
+    if of == "one":
+        usage = agent.run("go", store=None, prices=prices, on_event=listen).usage
+    else:
+        usage = agent.run_many(["go"], store=None, prices=prices, on_event=listen).usage
+    assert len(told) == 2
+    assert usage.cost is not None
+    assert usage.cost > 0
+
+
 def test_a_ceiling_of_the_run_refuses_a_call_inside_a_tool_and_an_unknown_price_does(
     client: OpenAI, server: FakeOpenAI
 ) -> None:

@@ -7,17 +7,20 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contained_sdk.test_http import GPT, HELLO, anything
 from watchkeeper.app.contained import contained
-from watchkeeper.contained_sdk.addresses import normal_path, purpose_of
+from watchkeeper.contained_sdk.addresses import address_of, normal_path, purpose_of
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.contained_sdk.reading import wire_at
-from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
+from watchkeeper.core.errors import ConfigurationError, RunStoppedError, UnpricedModelError
 from watchkeeper.core.limits import Limits
+from watchkeeper.shield.egress import EgressAllowList
+from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import WireServer, say
 
@@ -110,6 +113,71 @@ def test_a_base_address_makes_nothing_free(path: str) -> None:
     with WireServer(anything) as server, contained_http_client() as http, contained() as ctx:
         http.post(server.url + path, json={"model": GPT, "messages": HELLO})
         assert ctx.usage.model_calls == 1
+
+
+CHAT = "/v1/chat/completions"
+
+
+DIVIDING = ["%3B", "%3F", "%23", "%00", "%20", "\\\\", "%5C", "%253F"]
+
+
+@pytest.mark.parametrize("tail", [*(f"{mark}/files" for mark in DIVIDING), ";x/files", ";" * 100 + "/files"])
+def test_an_address_that_some_servers_read_as_a_model_call_is_one(tail: str) -> None:
+    with WireServer(anything) as server, contained_http_client() as http:
+        with pytest.raises(ConfigurationError), contained(max_total_tokens=1000):
+            http.post(server.url + CHAT + tail, json={"model": GPT, "messages": HELLO})
+        assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    "path", ["%2Ffiles", "/%2e%2e/files", "/.%2e/moderations", "%c0%affiles", "%252F..%252Ffiles;", "/x%2F..%2Ffiles"]
+)
+def test_an_address_that_servers_read_in_different_ways_is_never_free(path: str) -> None:
+    with WireServer(anything) as server, contained_http_client() as http, contained() as ctx:
+        http.post(server.url + CHAT + path, json={"model": GPT, "messages": HELLO})
+        assert ctx.usage.steps == 1
+
+
+@pytest.mark.parametrize("name", ["X-HTTP-Method-Override", "x-http-method", "X-Method-Override"])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_a_header_in_place_of_the_method_is_a_method(method: str, name: str) -> None:
+    with WireServer(anything) as server, contained_http_client() as http, contained() as ctx:
+        call = {"model": GPT, "messages": HELLO}
+        http.request(method, server.url + CHAT, json=call, headers={name: "POST"})
+        assert (ctx.usage.model_calls, ctx.usage.steps) == (1, 1)
+        http.request("POST", server.url + CHAT, json=call, headers={name: "GET"})
+        assert ctx.usage.model_calls == 2
+
+
+def test_reading_with_the_body_of_a_model_call_is_one() -> None:
+    with WireServer(anything) as server, contained_http_client() as http, contained() as ctx:
+        http.request("GET", server.url + CHAT, json={"model": GPT, "messages": HELLO})
+        assert ctx.usage.steps == 1
+        http.get(server.url + CHAT)
+        http.request("GET", server.url + "/search", json={})
+        assert ctx.usage.steps == 1
+
+
+def test_a_request_that_names_another_path_than_its_address_is_refused() -> None:
+    with WireServer(anything) as server, contained_http_client() as http:
+        with pytest.raises(ConfigurationError, match="put the path into the address"), contained():
+            http.post(server.url + "/files", json={}, extensions={"target": CHAT.encode()})
+        assert server.requests == []
+        with contained() as ctx:
+            http.post(server.url + "/files", json={}, extensions={"target": b"/files"})
+            assert (ctx.usage.steps, len(server.requests)) == (0, 1)
+
+
+def test_the_host_that_a_header_names_is_asked_for_too() -> None:
+    with WireServer(anything) as server, contained_http_client() as http:
+        shield = ShieldPipeline(egress=EgressAllowList([server.url], ["GET", "POST"]))
+        with contained(pipeline=shield):
+            http.get(server.url + "/files", headers={"Host": server.url.removeprefix("http://").upper()})
+        with pytest.raises(RunStoppedError, match="//localhost:99/files"), contained(pipeline=shield):
+            http.get(server.url + "/files", headers={"Host": "localhost:99"})
+        assert len(server.requests) == 1
+    request = httpx.Request("POST", "http://localhost/new", headers={"Host": "api.openai.com:443"})
+    assert address_of(request).purpose == "generating"
 
 
 NAMED: list[dict[str, Any]] = [

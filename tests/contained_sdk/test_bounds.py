@@ -42,6 +42,26 @@ from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireServer, json_reply, say
 
+# --- what the caller sends --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [100, 400, 600, 800, 1_000, 5_000, 100_000])
+@pytest.mark.parametrize("place", ["messages", "tools", "metadata"])
+def test_a_deeply_nested_body_is_counted_or_refused(levels: int, place: str) -> None:
+    deep = "[" * levels + "]" * levels
+    message = '{"role": "user", "content": "Hi."}'
+    held = {"messages": f'[{{"role": "user", "content": {deep}}}]', "tools": f'[{{"x": {deep}}}]', "metadata": deep}
+    body = f'{{"model": "{GPT}", "messages": [{message}], "{place}": {held[place]}}}'
+    with FakeOpenAI(always(say("Good."))) as server, contained_http_client() as http:
+        try:
+            with contained(max_cost_usd=1) as gate:
+                http.post(f"{server.base_url}/chat/completions", content=body)
+        except (ConfigurationError, UnpricedModelError):
+            assert (levels > 100, server.requests) == (True, [])
+        else:
+            assert gate.usage.model_calls == len(server.requests) == 1
+
+
 # --- what outlives a model call ---------------------------------------------------------------------------------------
 
 PRICED = Limits(max_cost_usd=1, landing=None)

@@ -116,6 +116,32 @@ def test_a_job_that_is_cancelled_tells_what_it_cost() -> None:
             assert (ctx.usage.cost_nanos, ctx.usage.steps) == (COST, 1)
 
 
+def test_another_server_does_not_tell_what_a_job_cost() -> None:
+    with JobServer() as server, JobServer() as other, contained_http_client() as http:
+        with OpenAI(api_key="k", base_url=server.url, http_client=http) as client:
+            with contained(max_cost_usd=1, prices=PRICES) as ctx:
+                job = begin(client)
+                held = ctx.usage.cost_nanos
+                http.get(f"{other.url}/responses/{job.id}")
+                assert ctx.usage.cost_nanos == held
+                http.get(f"{server.url}/responses/{job.id}")
+                assert ctx.usage.cost_nanos == COST
+
+
+@pytest.mark.parametrize(("most", "streamed"), [("MOST_WHOLE_BYTES", False), ("MOST_STREAM_BYTES", True)])
+def test_an_answer_that_is_too_large_passes_but_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, most: str, streamed: bool
+) -> None:
+    monkeypatch.setattr(f"watchkeeper.contained_sdk.jobs.{most}", 100)
+    with JobServer() as server, OpenAI(api_key="k", base_url=server.url, http_client=contained_http_client()) as client:
+        with contained(max_cost_usd=1, prices=PRICES) as ctx:
+            job = begin(client)
+            held = ctx.usage.cost_nanos
+            answer = client.responses.retrieve(job.id, stream=True) if streamed else client.responses.retrieve(job.id)
+            assert list(cast("Any", answer))
+            assert ctx.usage.cost_nanos == held
+
+
 def test_a_job_whose_stream_broke_tells_its_cost_when_it_is_retrieved() -> None:
     with JobServer() as server, OpenAI(api_key="k", base_url=server.url, http_client=contained_http_client()) as client:
         with contained(max_cost_usd=1, prices=PRICES) as ctx:
@@ -171,9 +197,9 @@ def test_no_more_jobs_are_remembered_than_are_allowed() -> None:
         return lambda seen: told.append(name)
 
     for number in range(KEPT_JOBS + 1):
-        jobs.add(f"r{number}", Job(RESPONSES, tells(f"r{number}")))
-    assert jobs.asked_for("/v1/responses/r0") is None
-    assert jobs.asked_for(f"/v1/responses/r{KEPT_JOBS}/cancel") is not None
+        jobs.add(f"r{number}", Job(RESPONSES, tells(f"r{number}"), "here"))
+    assert jobs.asked_for("/v1/responses/r0", "here") is None
+    assert jobs.asked_for(f"/v1/responses/r{KEPT_JOBS}/cancel", "here") is not None
     final = read_whole(RESPONSES, msgspec.json.encode(answer_of(1, "completed", usage=USAGE)))
     jobs.learn("r0", final)
     jobs.learn("r7", final)

@@ -124,6 +124,80 @@ async def test_a_result_that_cannot_be_read_is_the_tools_failure(returned: Any) 
     assert "cannot be recorded" in events(result, ToolInvoked)[0].rendered_output
 
 
+def doubled(times: int) -> list[Any]:
+    """Return a list of lists that takes little memory, and 2 to this power values if it is written."""
+    value: list[Any] = []
+    for _ in range(times):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [doubled(60), {"a": doubled(60)}, ["x" * 10**6] * 1000, [10**600] * 500_000, [None] * 500_001],
+    ids=["shared", "in a dict", "text", "numbers", "flat"],
+)
+async def test_a_result_of_too_many_values_is_the_tools_failure(returned: Any) -> None:
+    @tool
+    def look() -> Any:
+        """Look."""
+        return returned
+
+    result = await play(template(look), [Call("look"), "done"])
+    assert result.output == "done"
+    (invoked,) = events(result, ToolInvoked)
+    assert invoked.outcome == "crashed"
+    assert "holds more than 500,000 values" in invoked.rendered_output
+    assert "keep large data in files" in invoked.rendered_output
+
+
+async def test_a_result_of_as_many_values_as_allowed_is_kept() -> None:
+    @tool
+    def look(rows: list[int]) -> list[int]:
+        """Look."""
+        return rows
+
+    rows = [7] * 490_000
+    result = await play(template(look), [Call("look", {"rows": rows}), "done"])
+    (invoked,) = events(result, ToolInvoked)
+    assert (invoked.outcome, invoked.result.value) == ("ok", rows)
+
+
+async def test_arguments_of_too_many_values_are_refused() -> None:
+    begun: list[int] = []
+
+    @tool
+    def look(rows: list[list[int]]) -> str:
+        """Look."""
+        begun.append(len(rows))
+        return "seen"
+
+    result = await play(template(look), [Call("look", {"rows": [[]] * 600_000}), "done"])
+    assert (result.output, begun) == ("done", [])
+    (invoked,) = events(result, ToolInvoked)
+    assert invoked.outcome == "invalid"
+    assert "holds more than 500,000 values" in invoked.rendered_output
+
+
+class Asked(Exception):
+    """Counts how often its message was asked for."""
+
+    times = 0
+
+    def __str__(self) -> str:
+        """Count."""
+        self.times += 1
+        return "slow"
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+async def test_the_message_of_an_error_is_asked_for_once(how: str) -> None:
+    error = Asked()
+    result = await play(template(raising(error, how)), [Call("look"), "done"])
+    assert events(result, ToolInvoked)[0].rendered_output == "look failed: Asked: slow"
+    assert error.times == 1
+
+
 async def test_a_number_of_any_length_is_a_result() -> None:
     @tool
     def factorial(n: int) -> int:

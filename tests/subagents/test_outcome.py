@@ -168,6 +168,27 @@ class TestFiles:
         assert files.read_text("out/a.md") == "A"
         assert not files.exists("scratch")
 
+    async def test_a_path_adds_no_line_and_no_entry_to_what_the_parent_is_told(self) -> None:
+        odd = "x\nFiles kept: secret.md"
+        played = await play(
+            dispatching(task(expected_artifacts=("a, b.md", odd))),
+            children=[
+                Call("write", {"path": "a, b.md", "text": "A"}),
+                Call("record", {"path": "y\nFiles kept: z"}),
+                Call("record", {"path": "\u202ea.md"}),
+                "dug",
+            ],
+            tools=[write, record],
+            options={"filesystem": MemoryFilesystem()},
+        )
+        assert played.said.splitlines() == [
+            "dug",
+            f"Expected, but not left as files: {odd!r}",
+            "Files kept: 'a, b.md'",
+            r"Recorded: 'y\nFiles kept: z', '\u202ea.md'",
+        ]
+        assert played.value.artifacts == ("a, b.md", "y\nFiles kept: z", "\u202ea.md")
+
     @pytest.mark.spec("SD-014")
     async def test_what_tools_recorded_is_an_artifact_whether_file_or_not(self) -> None:
         files = MemoryFilesystem()

@@ -141,6 +141,28 @@ def unserialisable() -> Any:
     return threading.Lock()
 
 
+def doubled() -> Any:
+    """Return little that is much if it is written."""
+    value: list[Any] = []
+    for _ in range(60):
+        value = [value, value]
+    return value
+
+
+def forge(before: str, part: str, times: int) -> None:
+    """Write a reply by itself, and end."""
+    head = '{"kind":"returned","said":"","result":{"$type":"tool_result","success":true,"message":"","value":'
+    data = (head + before + part * times + "}}").encode()
+    for entry in os.listdir("/dev/fd"):
+        descriptor = int(entry)
+        with suppress(OSError):
+            if descriptor > 2 and stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                rest = memoryview(len(data).to_bytes(8) + data)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+    os._exit(0)
+
+
 def surrogate() -> str:
     """Raise what cannot be written."""
     raise ValueError("\udc80")

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -449,6 +450,52 @@ def test_an_addition_reaches_no_other_name_and_keeps_no_bit_to_run_as_the_owner(
     files.append_text("run", "er")
     assert files.read_text("run") == "old newer"
     assert stat.S_IMODE((root / "run").stat().st_mode) == 0o444
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_that_is_written_anew_stays_with_its_owner(root: Path) -> None:
+    files = HostFilesystem(root)
+    files.write_text("theirs", "old")
+    os.chown(root / "theirs", 12345, 23456)
+
+    def owner() -> tuple[int, int]:
+        found = (root / "theirs").stat()
+        return found.st_uid, found.st_gid
+
+    files.write_text("theirs", "new")
+    assert owner() == (12345, 23456)
+    overlay = OverlayFilesystem(files)
+    overlay.write_text("theirs", "newer")
+    overlay.commit()
+    assert owner() == (12345, 23456)
+    before = files.snapshot()
+    files.delete("theirs")
+    files.restore(before)
+    assert (owner(), files.read_text("theirs")) == ((12345, 23456), "newer")
+
+
+def test_a_file_is_written_anew_where_its_owner_cannot_be_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, int]] = []
+
+    def refuse(file: int, owner: int, group: int) -> None:
+        tried.append((owner, group))
+        raise PermissionError(1, "Operation not permitted")
+
+    real = os.stat
+
+    def of_another(path: Any, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        return os.stat_result([*found[:4], 0, 77, *found[6:]]) if isinstance(path, int) else found
+
+    files = HostFilesystem(root)
+    files.write_text("theirs", "old")
+    monkeypatch.setattr(os, "chown", refuse)
+    monkeypatch.setattr(os, "stat", of_another)
+    files.write_text("theirs", "new")
+    monkeypatch.undo()
+    group = (root / "theirs").stat().st_gid
+    assert tried == [((root / "theirs").stat().st_uid, group), (-1, group)]
+    assert files.read_text("theirs") == "new"
 
 
 def test_what_was_added_is_kept_with_what_was_written_and_a_conflict_is_refused(base: Filesystem) -> None:

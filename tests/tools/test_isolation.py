@@ -152,6 +152,12 @@ class TestFailures:
     async def test_a_result_that_cannot_be_written_is_told(self) -> None:
         assert "what it returned cannot leave its process" in await self.said(functions.unserialisable)
 
+    @pytest.mark.parametrize(("before", "part"), [("", "[],"), ('["a",', '"b",'), ("", '"\\\\'), ('"', '\\",[')])
+    async def test_a_reply_that_the_function_writes_by_itself_is_bounded(self, before: str, part: str) -> None:
+        said = await self.said(functions.forge, before=before, part=part, times=8_000_000)
+        wanted = "sent more than 500,000 values" if part in ("[],", '"b",') else "cannot be read"
+        assert wanted in said
+
     async def test_an_error_with_half_a_character_is_told_without_it(self) -> None:
         assert await self.said(functions.surrogate) == "ValueError: ?"
 

@@ -23,6 +23,7 @@ from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import ManyOptions, OnStoreFailure, RunOptions, check_arguments, options_for_run
 from watchkeeper.app.recording import store_failed
 from watchkeeper.app.surroundings import Interrupts, Surroundings, open_surroundings
+from watchkeeper.children.child import going_on
 from watchkeeper.children.inside import NO_DEPTHS, Surrounding, refuse_own_account, surrounding
 from watchkeeper.containment.enclosing import refuse_own
 from watchkeeper.containment.execution_context import Around, ExecutionContext
@@ -215,7 +216,8 @@ class _Request(Generic[OutputT]):
                         run = partial(_run, opened) if self.items is None else _Items(self.items, opened).work
                         work = cast("Callable[[], Awaitable[RunResult[OutputT] | ManyResult[OutputT]]]", run)
                         whole = opened.scope(session, gate, context)
-                        result = await start.around.recorded(whole, prompt.template.name, model, work)
+                        with going_on(whole):
+                            result = await start.around.recorded(whole, prompt.template.name, model, work)
                     if record is not None:
                         session.flush()  # another thread may be forwarding the last events now
                         result = recorded(result, await record.settled(), options.get("on_store_failure", "stop"))

@@ -238,14 +238,12 @@ class Children:
         origin = scope.session.origin
         with _lock:
             origin.host = (*_attached_to(origin), self)
-            _going_on[scope.run_context.run_id] = scope
         try:
             ids = (*_runs_around.get(), scope.run_context.run_id)
-            with _set_in_block(_runs_around, ids), inside_scope(scope):
+            with going_on(scope), _set_in_block(_runs_around, ids), inside_scope(scope):
                 yield
         finally:
             with _lock:
-                _going_on.pop(scope.run_context.run_id, None)
                 origin.host = tuple([each for each in _attached_to(origin) if each is not self]) or None
 
     def _gate_for(self, task: ChildTask[Any]) -> ExecutionContext:
@@ -451,6 +449,28 @@ def run_below(gate: ExecutionContext) -> RunScope | None:
     with _lock:
         going_on = tuple(_going_on.values())
     return next((scope for scope in going_on if scope.gate.stands_below(gate)), None)
+
+
+def run_of(gate: ExecutionContext) -> RunScope | None:
+    """Return the scope of the run that goes on with this gate; None if it is no run's.
+
+    A run's listeners are told of its first events before its own code begins, so they know its gate only.
+    """
+    with _lock:
+        found = tuple(_going_on.values())
+    return next((scope for scope in found if scope.gate is gate), None)
+
+
+@contextmanager
+def going_on(scope: RunScope) -> Generator[None]:
+    """Let a run be found by its gate while the block runs."""
+    with _lock:
+        _going_on[scope.run_context.run_id] = scope
+    try:
+        yield
+    finally:
+        with _lock:
+            _going_on.pop(scope.run_context.run_id, None)
 
 
 def is_inside(run_id: UUID) -> bool:

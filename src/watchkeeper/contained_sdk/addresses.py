@@ -1,15 +1,20 @@
 """What a request is for, judged by its method and address: does it only read, is it free, does it make a model work.
 
 An address may be spelled in many ways that a server takes for the same one: they are brought to one form here, and only
-that form is compared. A request that is known neither as free nor as a model call is "something else"; its cost is
+that form is compared. Servers read some spellings in different ways; such an address is never free, and is a model call
+if one of the readings is. A request that is known neither as free nor as a model call is "something else"; its cost is
 unknown.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Literal
 from urllib.parse import unquote
+
+from watchkeeper.core.errors import ConfigurationError
 
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 """Methods that start no model call."""
@@ -45,17 +50,78 @@ PROVIDERS: Final = re.compile(
 )
 """Hosts of known providers: what is posted there and is not known to be free bills something."""
 
+PLAIN: Final = re.compile(
+    r"(/(?!\.\.?(/|$))([a-z0-9_.~!$&'()*+,=:@-]|%(3[0-9a]|[46][1-9a-f]|[57][0-9a]|2d|5f|7e))*)*", re.IGNORECASE
+)
+"""Paths that all servers read alike: without parameters, dotted parts, and encoded characters that divide it."""
+
+DIVIDES: Final = re.compile(r"[;?#\\\x00-\x20\x7f]")
+"""Where some servers end a path, or a part of it."""
+
+MOST_DIVISIONS: Final = 8
+"""A path that can be read in more ways than this is taken for a model call."""
+
+OVERRIDES: Final = ("x-http-method-override", "x-http-method", "x-method-override")
+"""Headers that some servers take for the method."""
+
 Purpose = Literal["free", "generating", "other"]
+
+BY_COST: Final[tuple[Purpose, ...]] = ("free", "other", "generating")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a request goes, and what for.
+
+    Attributes:
+        method: Its method; the one that a header puts in its place, if that may do more.
+        path: Its path as it is sent, percent-encoded.
+        urls: Its address; a second one if it names another host to the server that it reaches.
+        purpose: What it is for.
+    """
+
+    method: str
+    path: str
+    urls: tuple[str, ...]
+    purpose: Purpose
+
+
+def address_of(request: Any) -> Address:
+    """Return where an httpx request really goes.
+
+    Raises:
+        ConfigurationError: If it is to be sent to another path than its address has.
+    """
+    url, headers = request.url, request.headers
+    target = request.extensions.get("target")
+    if target is not None and target != url.raw_path:
+        raise ConfigurationError(
+            f"the request to {url} is to be sent to {target!r} (extensions={{'target': ...}}); put the path into the"
+            " address, so that it can be judged"
+        )
+    path: str = url.raw_path.partition(b"?")[0].decode("latin-1")
+    methods = [request.method.upper(), *(headers[name].strip().upper() for name in OVERRIDES if name in headers)]
+    method = next((name for name in methods if name not in READING), methods[0])
+    if method in READING and _has_body(headers) and _may_generate(path):
+        method = "POST"  # some servers serve any method alike, and nothing that is only read has a body
+    host: str = url.raw_host.decode("latin-1").lower()
+    named = headers.get("host", "").lower()  # a server that holds several hosts goes by this one
+    other = re.sub(r":\d*$", "", named).strip("[]")
+    if other in ("", host):
+        return Address(method, path, (str(url),), purpose_of(method, host, path))
+    purposes: list[Purpose] = [purpose_of(method, host, path), purpose_of(method, other, path)]
+    urls = (str(url), f"{url.scheme}://{named}{url.raw_path.decode('latin-1')}")
+    return Address(method, path, urls, max(purposes, key=BY_COST.index))
+
+
+def _has_body(headers: Any) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
 def normal_path(path: str) -> str:
     """Return the one form of a path: decoded, in lower case, without empty, dotted or trailing parts."""
-    for _ in range(ENCODED_TIMES):
-        path, encoded = unquote(path), path
-        if path == encoded:
-            break
     names: list[str] = []
-    for part in path.lower().replace("\\", "/").split("/"):
+    for part in _decoded(path).lower().replace("\\", "/").split("/"):
         name = re.split(r"[;?#]", part)[0].strip()
         if name == "..":
             del names[-1:]
@@ -64,19 +130,37 @@ def normal_path(path: str) -> str:
     return "/" + "/".join(names)
 
 
+def _decoded(path: str) -> str:
+    for _ in range(ENCODED_TIMES):
+        path, encoded = unquote(path), path
+        if path == encoded:
+            break
+    return path
+
+
 def purpose_of(method: str, host: str, path: str) -> Purpose:
     """Return what a request is for.
 
     Args:
         method: Its method.
         host: The host that it goes to.
-        path: Its path, however it is spelled.
+        path: Its path, however it is spelled; percent-encoded, as it is sent.
     """
     normal = normal_path(path)
-    if method.upper() in READING or FREE.search(normal):
+    plain = PLAIN.fullmatch(path) is not None
+    if method.upper() in READING or (plain and FREE.search(normal)):
         return "free"
-    if THREAD_MESSAGE.search(normal):
+    if plain and THREAD_MESSAGE.search(normal):
         return "other"
-    if GENERATING.search(normal) or PROVIDERS.fullmatch(host.lower()):
+    if _may_generate(path) or PROVIDERS.fullmatch(host.lower()):
         return "generating"
     return "other"
+
+
+def _may_generate(path: str) -> bool:
+    """Return whether a path is that of a model call in one of the ways in which servers read it."""
+    if GENERATING.search(normal_path(path)):
+        return True
+    decoded = _decoded(path)
+    ends = [found.start() for found in islice(DIVIDES.finditer(decoded), MOST_DIVISIONS + 1)]
+    return len(ends) > MOST_DIVISIONS or any(GENERATING.search(normal_path(decoded[:end])) for end in ends)

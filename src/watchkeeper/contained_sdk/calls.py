@@ -19,9 +19,9 @@ from watchkeeper.accounting.account import COST
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.adapters.reply_bounds import RefusedBodyError
-from watchkeeper.children.child import innermost_run, is_inside_run, run_below
-from watchkeeper.contained_sdk.addresses import purpose_of
-from watchkeeper.contained_sdk.jobs import Job, Jobs
+from watchkeeper.children.child import innermost_run, is_inside_run, run_below, run_of
+from watchkeeper.contained_sdk.addresses import Address
+from watchkeeper.contained_sdk.jobs import Job, Jobs, origin_of
 from watchkeeper.contained_sdk.reading import FIXED_TIERS, Seen, SentRequest, larger, read_call, read_whole
 from watchkeeper.contained_sdk.traffic import Traffic
 from watchkeeper.containment import enclosing
@@ -179,7 +179,7 @@ def in_force() -> Containment | None:
         return None
     blocks = (BLOCKS.get(id(around)) for around in enclosing.entered_here())
     block = next((block for block in blocks if block is not None), None)
-    return _block_of(context, block, innermost_run())
+    return _block_of(context, block, innermost_run() or run_of(context))
 
 
 def for_request() -> Containment | None:
@@ -264,7 +264,9 @@ class ContainedCall:
         failure: The provider's refusal, if that is what came; the caller gets it as it is.
     """
 
-    def __init__(self, block: Containment, request: Any, body: bytes, provider: str, output_cap: int) -> None:
+    def __init__(
+        self, block: Containment, request: Any, body: bytes, address: Address, provider: str, output_cap: int
+    ) -> None:
         """Find the worst case of an httpx request whose body has been read.
 
         Raises:
@@ -272,11 +274,12 @@ class ContainedCall:
         """
         self.block = block
         self._path: str = request.url.path
-        self._purpose = purpose_of(request.method, request.url.host, self._path)
+        self._purpose = address.purpose
+        self._origin = origin_of(request.url)
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
         self._retry = retries.isdecimal() and retries.strip("0") != ""
-        self.sent = read_call(self._path, body, str(request.url))
+        self.sent = read_call(address.path, body, str(request.url))
         self.seen = Seen()
         self.failure: Any = None
         self._moved = False
@@ -366,7 +369,11 @@ class ContainedCall:
 
     def _input_tokens(self, sent: SentRequest) -> int:
         block = self.block
-        text, unsized = block.counted.bound(sent)
+        try:
+            text, unsized = block.counted.bound(sent)
+        except RecursionError:
+            said = f"the request to {sent.model} is nested too deeply to be read; nothing was sent"
+            raise CallStopped(None, ConfigurationError(said)) from None
         if unsized and block.bounded and block.max_part_tokens is None:
             raise CallStopped(
                 None,
@@ -411,7 +418,8 @@ class ContainedCall:
             return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self._worst_price)
         charge = at_least(charge_failure(error, worst, granted, self._worst_price), seen.told, self._worst_price)
         if seen.response_id and isinstance(ticket, InFlightCall):
-            self.block.jobs.add(seen.response_id, Job(self.sent.wire, partial(self._correct, ticket, charge)))
+            job = Job(self.sent.wire, partial(self._correct, ticket, charge), self._origin)
+            self.block.jobs.add(seen.response_id, job)
         return charge
 
     def _correct(self, ticket: InFlightCall, booked: Charge, seen: Seen) -> None:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final, Self
 from urllib.request import getproxies
 
-from watchkeeper.contained_sdk.addresses import purpose_of
+from watchkeeper.contained_sdk.addresses import address_of
 from watchkeeper.contained_sdk.calls import (
     CallStopped,
     ContainedCall,
@@ -40,6 +40,7 @@ from watchkeeper.contained_sdk.exchange import (
     run,
     streams,
 )
+from watchkeeper.contained_sdk.jobs import origin_of
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.core.quantities import is_whole
 from watchkeeper.loop.models import DEFAULT_OUTPUT_CAP
@@ -89,12 +90,17 @@ class ContainedTransport:
 
     def _contain(self, request: Any, ways: Ways, stream: type[Streamed], block: Containment) -> Steps:
         """Send a request of a block if the gate admits it."""
-        block.check(str(request.url), request.method)
+        try:
+            address = address_of(request)
+        except ConfigurationError as error:
+            raise CallStopped(None, error) from None
+        for url in address.urls:
+            block.check(url, address.method)
         if is_part_of_model_call(block):
             return (yield ways.send(self._real, request))
-        if purpose_of(request.method, request.url.host, request.url.path) == "free":
+        if address.purpose == "free":
             return (yield from self._pass(request, ways, block))
-        call = ContainedCall(block, request, (yield ways.body(request)), self._provider, self._output_cap)
+        call = ContainedCall(block, request, (yield ways.body(request)), address, self._provider, self._output_cap)
         if call.streaming:
             return (yield from stream(ways, self._real, call, request).open())
         under_way = block.traffic.begin(block.context, ways.loop())
@@ -107,7 +113,7 @@ class ContainedTransport:
 
     def _pass(self, request: Any, ways: Ways, block: Containment) -> Steps:
         """Send a request that is not counted; the answer to one for a job tells what the job cost."""
-        retrieval = block.jobs.asked_for(request.url.path)
+        retrieval = block.jobs.asked_for(request.url.path, origin_of(request.url))
         if retrieval is None:
             return (yield ways.send(self._real, request))
         response = yield ways.send(self._real, unencoded(request))

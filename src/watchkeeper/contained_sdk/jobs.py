@@ -11,6 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from watchkeeper.adapters.reply_bounds import (
+    MOST_LINE_BYTES,
+    MOST_STREAM_BYTES,
+    MOST_WHOLE_BYTES,
+    BodyBounds,
+    RefusedBodyError,
+)
 from watchkeeper.adapters.wire import Wire
 from watchkeeper.contained_sdk.reading import Seen, StreamReader, read_whole
 
@@ -25,10 +32,17 @@ class Job:
     Attributes:
         wire: The interface that it comes in.
         correct: Replaces what was charged by what the answer tells.
+        origin: Where it was begun (`origin_of`); what another server says about it changes nothing.
     """
 
     wire: Wire
     correct: Callable[[Seen], object]
+    origin: str
+
+
+def origin_of(url: Any) -> str:
+    """Return scheme, host and port of an httpx address."""
+    return f"{url.scheme}://{url.netloc.decode('latin-1')}"
 
 
 class Jobs:
@@ -44,14 +58,14 @@ class Jobs:
         while len(self._jobs) > KEPT_JOBS:
             self._jobs.pop(next(iter(self._jobs)), None)
 
-    def asked_for(self, path: str) -> Retrieval | None:
+    def asked_for(self, path: str, origin: str) -> Retrieval | None:
         """Return what reads the answer to a request, if its path names a job (``.../ID`` or ``.../ID/cancel``)."""
         if not self._jobs:
             return None
         names = path.rstrip("/").rsplit("/", 2)[-2:]
         found = next((name for name in reversed(names) if name in self._jobs), None)
         job = None if found is None else self._jobs.get(found)
-        return None if found is None or job is None else Retrieval(self, found, job)
+        return None if found is None or job is None or job.origin != origin else Retrieval(self, found, job)
 
     def learn(self, response_id: str, seen: Seen) -> None:
         """Correct a job's charge, if these are its final counts and it was not corrected before."""
@@ -69,6 +83,7 @@ class Retrieval:
         self._job = job
         self._stream: StreamReader | None = None
         self._whole: list[bytes] = []
+        self._bounds: BodyBounds | None = BodyBounds(MOST_WHOLE_BYTES, MOST_WHOLE_BYTES, "")
 
     def response(self, httpx: Any, response: Any, *, streams: bool) -> Any:
         """Return a response like the provider's, whose body is read while it passes."""
@@ -76,20 +91,31 @@ class Retrieval:
             return response
         if streams:
             self._stream = StreamReader(self._job.wire, hide_usage=False)
+            self._bounds = BodyBounds(MOST_STREAM_BYTES, MOST_LINE_BYTES, "")
         stream: Any = type("ReadStream", (ReadStream, httpx.SyncByteStream, httpx.AsyncByteStream), {})
         parts = {"headers": response.headers, "extensions": response.extensions}
         return httpx.Response(response.status_code, stream=stream(response.stream, self), **parts)
 
     def feed(self, chunk: bytes) -> None:
-        """Take in bytes."""
+        """Take in bytes; nothing more once they are too many to be an answer, which the caller gets all the same."""
+        try:
+            for piece in () if self._bounds is None else self._bounds.pieces(chunk):
+                self._take(piece)
+        except RefusedBodyError:
+            self._bounds = None
+            self._whole.clear()
+
+    def _take(self, piece: bytes) -> None:
         if self._stream is None:
-            self._whole.append(chunk)
+            self._whole.append(piece)
             return
-        self._stream.feed(chunk)
+        self._stream.feed(piece)
         self._jobs.learn(self._id, self._stream.seen)
 
     def end(self) -> None:
         """Take note that this was all."""
+        if self._bounds is None:
+            return
         if self._stream is None:
             self._jobs.learn(self._id, read_whole(self._job.wire, b"".join(self._whole)))
         else:

@@ -201,20 +201,21 @@ class SentRequest:
 
 def weigh(content: Any) -> tuple[int, int]:
     """Return the number of bytes of the parts whose size gives no bound on their tokens, and the number of parts."""
-    inner: Sequence[Any]
-    if isinstance(content, dict):
-        fields = cast("dict[str, Any]", content)
-        source: Any = fields.get("source")
-        plain = isinstance(source, dict) and cast("dict[str, Any]", source).get("type") in SIZED_SOURCES
-        if UNSIZED.fullmatch(str(fields.get("type"))) and not plain:
-            return len(msgspec.json.encode(fields)), 1
-        inner = list(fields.values())
-    elif isinstance(content, list):
-        inner = cast("Sequence[Any]", content)
-    else:
-        return 0, 0
-    weights = [weigh(value) for value in inner if isinstance(value, list | dict)]
-    return sum(size for size, _ in weights), sum(parts for _, parts in weights)
+    size = parts = 0
+    left: list[Any] = [content]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            fields = cast("dict[str, Any]", part)
+            source: Any = fields.get("source")
+            plain = isinstance(source, dict) and cast("dict[str, Any]", source).get("type") in SIZED_SOURCES
+            if UNSIZED.fullmatch(str(fields.get("type"))) and not plain:
+                size, parts = size + len(msgspec.json.encode(fields)), parts + 1
+            else:
+                left += fields.values()
+        elif isinstance(part, list):
+            left += cast("Sequence[Any]", part)
+    return size, parts
 
 
 # --- answers --------------------------------------------------------------------------------------------------------

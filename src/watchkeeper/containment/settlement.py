@@ -123,19 +123,25 @@ def conclude(
         calls.incidents.record(event)
     exhausted = request.max_retries is not None and calls.repeated.exhausted(request)
     if exhausted or (call.demand.may_fail and not retries_left(account)):
-        said = f"{named(call, capital=True)} failed and no retry is left: {error_text(error)}"
+        said = f"{named(call, capital=True)} failed and no retry is left: {said_by(call)}"
         stop = Stop("provider_error", "gate", said, "max_retries")
         mark(call, stop.reason)
         calls.incidents.report(stop)
         return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
     if event is None:
         if reason is not None and error is not None and call.demand.may_fail:
-            calls.incidents.report_overrun(reason, error_text(error))
+            calls.incidents.report_overrun(reason, said_by(call))
         return Outcome(Decision.RETRY, value, error, reason, None, call.node)
     by_hook = stop_by_hook(event)
     said = event.event_type if by_hook is not None else reason or event.event_type
     mark(call, said)
     return Outcome(event.decision, value, error, said, by_hook, call.node)
+
+
+def said_by(call: InFlightCall) -> str:
+    """Return the text of the error that a call was recorded with; the code of the error's class runs only once."""
+    ending = call.node.ending
+    return error_text(None) if ending is None or ending.error is None else ending.error
 
 
 def record(

@@ -32,6 +32,8 @@ _UNSEEN: Final = re.compile(
     "\ud800-\udfff]"  # lone surrogates
 )
 
+_SEPARATORS: Final = re.compile("[,;:] |^[\"'`]")
+
 
 def printable(text: str) -> str:
     """Return a text in which characters that act on a terminal, hide text or change its direction are escaped.
@@ -45,6 +47,15 @@ def one_line(text: str, cut: int | None = None) -> str:
     """Return a text as one printable line, cut with an ellipsis if it is longer than ``cut`` characters."""
     line = printable(" ".join(text.split()))
     return line if cut is None else clipped(line, cut)
+
+
+def one_name(name: str) -> str:
+    """Return a name, such as a path, for a list on one line: quoted if it could be taken for more than one name.
+
+    Whoever chose the name could otherwise add entries and lines to what a model or a person is told.
+    """
+    plain = name.isprintable() and name == name.strip() and not _SEPARATORS.search(name) and name
+    return name if plain else repr(name)
 
 
 def fold_points(line: str, width: int, margin: int = 0) -> list[int]:

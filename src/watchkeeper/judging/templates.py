@@ -22,6 +22,7 @@ import msgspec
 from watchkeeper.core.codec import display
 from watchkeeper.core.errors import ConfigurationError, FilesystemError
 from watchkeeper.core.quantities import is_number, is_text, is_whole
+from watchkeeper.core.text import one_name
 from watchkeeper.core.type_tags import own_value
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
@@ -332,7 +333,7 @@ def _line(text: str, most: int) -> str:
 
 def shown_files(files: Filesystem | None, paths: Sequence[str]) -> str:
     """Return the contents of files, each under its path; for a file that cannot be read, the reason."""
-    return "\n\n".join(f"File {path}:\n{_content(files, path)}" for path in paths)
+    return "\n\n".join(f"File {one_name(path)}:\n{_content(files, path)}" for path in paths)
 
 
 def _content(files: Filesystem | None, path: str) -> str:

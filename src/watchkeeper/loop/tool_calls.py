@@ -43,7 +43,7 @@ from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.values import ToolResult, image_parts
+from watchkeeper.tools.values import MOST_RESULT_VALUES, ToolResult, image_parts
 from watchkeeper.tools.tool import Tool
 
 T = TypeVar("T")
@@ -56,6 +56,9 @@ UNBOUNDED_IMAGE = (
     " in force; its code must say ImagePart(..., max_tokens=...)"
 )
 """The text of a tool's result that holds an image whose cost no ceiling could hold."""
+
+UNCHECKED_CHARS = 10_000
+"""Arguments whose text is longer are counted before the call: the log has to keep them beside the result."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -144,7 +147,9 @@ class ToolCalls:
             return Attempt("unknown_tool", ToolResult.error(said), params=call.arguments)
         try:
             params = tool.decode(call.arguments)
-        except ToolValidationError as error:
+            if len(call.arguments) > UNCHECKED_CHARS:
+                check(params, MOST_RESULT_VALUES)
+        except (ToolValidationError, CodecError) as error:
             return Attempt("invalid", ToolResult.error(refusal(error)), params=call.arguments)
         attempt = await self._attempt(call, tool, params, 1)
         while may_retry(attempt, tool):
@@ -338,11 +343,13 @@ def classify(
         return "invalid", ToolResult.error(refusal(outcome.error))
     if isinstance(outcome.error, ToolProcessError | CrashError):
         return "crashed", ToolResult.error(f"{tool.name} failed: {outcome.error}")
-    said = f"{tool.name} failed: {error_text(outcome.error)}"
+    ending = None if outcome.node is None else outcome.node.ending
+    why = ending.error if ending is not None and ending.error is not None else error_text(outcome.error)
+    said = f"{tool.name} failed: {why}"
     return "crashed", ToolResult.error(said + missed_files(outcome.error, has_files=has_files))
 
 
-def refusal(error: ToolValidationError) -> str:
+def refusal(error: ToolValidationError | CodecError) -> str:
     """Return what a refusal of arguments says; the user's code may have raised it with anything."""
     try:
         return str(error)
@@ -367,7 +374,7 @@ def recordable(attempt: Attempt, bounds_input: bool) -> tuple[Attempt, str, tupl
         bounds_input: Whether a ceiling has to hold the tokens of each image; one without a bound is then a failure.
     """
     try:
-        check(attempt.result)
+        check(attempt.result, MOST_RESULT_VALUES)
         text, images = cast("tuple[object, tuple[ImagePart, ...]]", attempt.result.shown())
         if not isinstance(text, str):
             why = f"its message is of the type {type(text).__name__}, not a text"

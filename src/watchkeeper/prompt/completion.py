@@ -20,7 +20,7 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.model import STATES, CompletionState, CompletionStatus
 from watchkeeper.core.quantities import DurationLike, is_listed
-from watchkeeper.core.text import bounded, error_text
+from watchkeeper.core.text import bounded, error_text, one_name
 from watchkeeper.core.workers import is_crash, run_in_worker
 from watchkeeper.prompt.evaluation import (
     NESTED,
@@ -208,7 +208,8 @@ class FileOutputChecker:
             return TaskCompletionResult.unverified("the run has no filesystem in which files could be looked for")
         absent = [path for path in self.files if not files.is_file(path)]
         empty = [path for path in self.files if path not in absent and files.stat(path).size == 0]
-        missing = [f"missing: {', '.join(absent)}"] * bool(absent) + [f"empty: {', '.join(empty)}"] * bool(empty)
+        found = (("missing", absent), ("empty", empty))
+        missing = [f"{what}: {', '.join(map(one_name, paths))}" for what, paths in found if paths]
         if missing:
             return TaskCompletionResult.incomplete("these files are expected: " + "; ".join(missing))
         count = len(self.files)

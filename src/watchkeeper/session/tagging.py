@@ -37,6 +37,12 @@ from watchkeeper.core.type_tags import OURS, register, tag_of, type_of
 
 MARK: Final = "$type"
 
+MOST_VALUES: Final = 1_000_000
+"""Most values in one that is checked: `check` may run on an event loop and takes about half a second for as many."""
+
+VALUE_SIZE: Final = 256
+"""Characters of text, bytes, or bits of a whole number, that count as one value more: they are written as text."""
+
 SHOWN_CHARS: Final = 500
 """Most characters of an error's text in a message: the text may quote the data that was read."""
 
@@ -71,6 +77,10 @@ class _Refused(Exception):
     """A value has no form: because of its type, or, if a message is given, because of the value itself."""
 
 
+class _TooManyError(Exception):
+    """A value holds more values than may be looked at."""
+
+
 def dump(value: Any) -> Any:
     """Turn a value into JSON-able data that also records its types.
 
@@ -95,14 +105,24 @@ def load(data: Any) -> Any:
         raise CodecError("the data is nested too deeply to be read") from None
 
 
-def check(value: Any) -> None:
-    """Refuse a value that `dump` could not write; looks once at the type of every value inside it.
+def check(value: Any, most: int = MOST_VALUES) -> None:
+    """Refuse a value that `dump` could not write, or that is too large to be kept; looks at the type of every part.
+
+    A part that is in it several times counts as often, because it is written as often.
+
+    Args:
+        value: Of any type.
+        most: Most values inside it; `VALUE_SIZE` characters or bytes count as one.
 
     Raises:
-        CodecError: As `dump`.
+        CodecError: As `dump`, and if it holds more values.
     """
     try:
-        _check(value)
+        _check(value, most)
+    except _TooManyError:
+        counted = "a part that occurs twice counts twice, and long text counts as several"
+        said = f"{type(value).__name__} cannot be written: it holds more than {most:,} values ({counted})"
+        raise CodecError(f"{said}; keep large data in files") from None
     except (_Refused, RecursionError):
         _explain(value)
 
@@ -124,6 +144,9 @@ _leaves: set[type] = set()
 _parts: dict[type, Callable[[Any], Iterable[Any]]] = {}
 """By type: the function that returns the parts of a value, for all types that are no leaves."""
 
+_sizes: Final[dict[type, Callable[[Any], int]]] = {str: len, bytes: len, bytearray: len, int: int.bit_length}
+"""By type of leaves that may be long: the function that returns how long a value is."""
+
 
 def _add(type_: type, form: Form) -> Form:
     with _lock:
@@ -144,13 +167,22 @@ def _dump(value: object) -> Any:
     return (_forms.get(type_) or _form_of(type_)).write(value)
 
 
-def _check(value: object) -> None:
+def _check(value: object, left: int) -> int:
+    """Return how many values may still follow, of ``left`` before this one's parts."""
     type_ = type(value)
     parts = _parts.get(type_) or _form_of(type_).parts
-    if parts is not None:
-        for part in parts(value):
-            if type(part) not in _leaves:
-                _check(part)
+    if parts is None:
+        return left
+    for part in parts(value):
+        left -= 1
+        kind: type = type(part)
+        if kind not in _leaves:
+            left = _check(part, left)
+        elif kind in _sizes:
+            left -= _sizes[kind](part) // VALUE_SIZE
+        if left < 0:
+            raise _TooManyError
+    return left
 
 
 def _load(data: Any) -> Any:

@@ -34,7 +34,7 @@ from watchkeeper.core.limits import Limits
 from watchkeeper.core.meters import SHARED
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import is_share, is_whole
-from watchkeeper.core.text import error_text
+from watchkeeper.core.text import error_text, one_line, one_name
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.loop.compaction import shortened
 from watchkeeper.prompt.template import Prompt
@@ -441,19 +441,23 @@ def _notes(
     task: DispatchSubagent, result: RunResult[Any], recorded: Iterable[str], handed: HandedOver, *, has_files: bool
 ) -> Iterable[str]:
     if handed.failed:
-        yield "Not kept: " + "; ".join(f"{path} ({why})" for path, why in handed.failed.items())
+        yield "Not kept: " + "; ".join(f"{one_name(path)} ({one_line(why)})" for path, why in handed.failed.items())
     absent = [path for path in handed.absent if path in task.expected_artifacts and path not in recorded]
     if absent and has_files:
-        yield f"Expected, but not left as files: {', '.join(absent)}"
+        yield f"Expected, but not left as files: {_listed(absent)}"
     if result.completion == "unverified":
         yield f"Not verified: {' '.join(result.completion_note.split()) or 'no reason given'}"
     if handed.kept:
-        yield f"Files kept: {', '.join(handed.kept)}"
+        yield f"Files kept: {_listed(handed.kept)}"
     if handed.unchanged:
-        yield f"Files left as they were: {', '.join(handed.unchanged)}"
+        yield f"Files left as they were: {_listed(handed.unchanged)}"
     others = [path for path in handed.absent if path in recorded]
     if others:
-        yield f"Recorded: {', '.join(others)}"
+        yield f"Recorded: {_listed(others)}"
+
+
+def _listed(paths: Iterable[str]) -> str:
+    return ", ".join(map(one_name, paths))
 
 
 def check_share(share: object) -> float:

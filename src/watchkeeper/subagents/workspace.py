@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from watchkeeper.core.codec import display
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.messages import Message, UserMessage
-from watchkeeper.core.text import clipped
+from watchkeeper.core.text import clipped, one_line, one_name
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt
@@ -184,8 +184,8 @@ def values_of(task: DispatchSubagent, snapshot: Snapshot) -> dict[str, str]:
     return {
         "instructions": task.instructions,
         "mode": task.mode,
-        "plan_step_id": task.plan_step_id or NOTHING,
-        "expected_artifacts": ", ".join(task.expected_artifacts) or NOTHING,
+        "plan_step_id": one_line(task.plan_step_id) if task.plan_step_id else NOTHING,
+        "expected_artifacts": ", ".join(map(one_name, task.expected_artifacts)) or NOTHING,
         "snapshot_summary": "\n".join(summary_lines(snapshot)) or "- empty",
         "snapshot_version": str(snapshot.version),
     }

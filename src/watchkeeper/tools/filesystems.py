@@ -306,7 +306,7 @@ class HostFilesystem(Filesystem):
             raise FilesystemError(f"{os.fspath(root)!r} cannot be a folder: {error}") from error
         if not is_folder:
             raise FilesystemError(f"there is no folder {os.fspath(root)!r}; make it first, or name another")
-        self._rights: dict[str, int] = {}
+        self._rights: dict[str, os.stat_result] = {}
         self._parts = 0
         with _making_locks:
             self._commits = _commit_locks.setdefault(self._root, threading.RLock())
@@ -431,8 +431,8 @@ class HostFilesystem(Filesystem):
             elif stat.S_ISDIR((before := _status(place)).st_mode):
                 os.rmdir(place.name, dir_fd=place.folder)
             else:
-                # A file that is put back, or written anew, keeps the rights it had.
-                self._rights[path] = _rights(before)
+                # A file that is put back, or written anew, keeps the owner and the rights it had.
+                self._rights[path] = before
                 os.unlink(place.name, dir_fd=place.folder)
 
     def _append(self, path: str, data: bytes) -> None:
@@ -454,9 +454,9 @@ class HostFilesystem(Filesystem):
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(entry.data)
-                rights = self._rights.get(entry.path) if before is None else _rights(before)
-                if rights is not None:
-                    os.chmod(beside.name if beside.folder is None else handle, rights)
+                earlier = self._rights.get(entry.path) if before is None else before
+                if earlier is not None:
+                    _pass_on(earlier, beside.name if beside.folder is None else handle)
             os.replace(beside.name, place.name, src_dir_fd=beside.folder, dst_dir_fd=place.folder)
         except BaseException:
             with suppress(FileNotFoundError):
@@ -596,9 +596,18 @@ def _collect(place: Place, path: str, found: list[str]) -> None:
         os.close(folder)
 
 
-def _rights(found: os.stat_result) -> int:
-    """Return the mode that a file keeps when it is written anew, without the set-user-ID and set-group-ID bits."""
-    return found.st_mode & 0o777
+def _pass_on(earlier: os.stat_result, file: str | int) -> None:
+    """Give a file the owner and group of the one it replaces, where that is permitted, and its mode.
+
+    The set-user-ID and set-group-ID bits are dropped.
+    """
+    made = os.stat(file)
+    if (made.st_uid, made.st_gid) != (earlier.st_uid, earlier.st_gid):
+        for owner in (earlier.st_uid, -1):  # whoever may not give a file away may still give it to a group of his
+            with suppress(OSError):
+                os.chown(file, owner, earlier.st_gid)
+                break
+    os.chmod(file, earlier.st_mode & 0o777)
 
 
 def _kind_of(found: os.stat_result, path: str) -> EntryKind:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -33,10 +34,17 @@ from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.process_guard import KILL, TERMINATE
 from watchkeeper.tools.process_sweep import Lost, environment, sweep
 from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Order, Reference, Reply, framed, refuse_while_importing
-from watchkeeper.tools.values import ToolResult
+from watchkeeper.tools.values import MOST_RESULT_VALUES, ToolResult
 
 T = TypeVar("T")
 
+
+_TEXT: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+
+_NO_MARKS: Final = bytes(set(range(256)) - set(b",[{"))
+
+MOST_MARKS: Final = 8 * MOST_RESULT_VALUES
+"""Most commas and brackets in a reply, outside of texts; no form takes more for one value."""
 
 KILL_GRACE_SECONDS: Final = 2.0
 """Default of the seconds between TERM and KILL."""
@@ -164,6 +172,7 @@ def result_of(ended: ProcessEnd) -> ToolResult[Any]:
         said = f". Its output ended with:\n{ended.output}" if ended.output else ""
         raise ToolProcessError(f"its process {_ending(ended.status)} before it returned a result{said}")
     try:
+        _check_size(ended.reply)
         reply = codec.decode(ended.reply, Reply)
         if reply.kind == "returned":
             result = load(reply.result)
@@ -175,6 +184,31 @@ def result_of(ended: ProcessEnd) -> ToolResult[Any]:
     if reply.kind == "invalid":
         raise ToolValidationError(reply.said)
     raise ToolProcessError(reply.said)
+
+
+def _marks(part: bytes) -> int:
+    return len(part.translate(None, _NO_MARKS))
+
+
+def _check_size(reply: bytes) -> None:
+    """Refuse a reply of too many values before it is decoded, which would hold up all threads of this process.
+
+    The worker refuses such results, but the function may have written the reply by itself.
+
+    Raises:
+        ToolProcessError: If it has more.
+    """
+    if _marks(reply) <= MOST_MARKS:
+        return
+    texts = (reply.count(b'"') - reply.count(b"\\")) // 2  # at least as many; most values have a mark for themselves
+    marks = end = 0
+    for text in _TEXT.finditer(reply) if texts <= MOST_MARKS else ():
+        marks += _marks(reply[end : text.start()])
+        end = text.end()
+        if marks > MOST_MARKS:
+            break
+    if texts > MOST_MARKS or marks + _marks(reply[end:]) > MOST_MARKS:
+        raise ToolProcessError(f"its process sent more than {MOST_RESULT_VALUES:,} values; write them to a file")
 
 
 def _ending(status: int | None) -> str:

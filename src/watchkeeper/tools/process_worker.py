@@ -23,8 +23,8 @@ from watchkeeper.core import codec
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 from watchkeeper.core.text import error_text, storable
-from watchkeeper.session.tagging import dump, load
-from watchkeeper.tools.values import ToolResult, as_result
+from watchkeeper.session.tagging import check, dump, load
+from watchkeeper.tools.values import MOST_RESULT_VALUES, ToolResult, as_result
 
 MAIN: Final = "__main__"
 
@@ -283,7 +283,9 @@ def called(function: Any, params: Any, spreads: bool) -> Any:
 def returned_reply(returned: Any) -> bytes:
     """Return the reply that carries what the function returned, or says why it cannot be carried."""
     try:
-        data = encoded(Reply("returned", result=dump(as_result(returned))))
+        result = as_result(returned)
+        check(result, MOST_RESULT_VALUES)
+        data = encoded(Reply("returned", result=dump(result)))
     except CodecError as error:
         return encoded(Reply("failed", f"what it returned cannot leave its process: {error}"))
     if len(data) > MAX_RESULT_BYTES:

@@ -27,6 +27,9 @@ from watchkeeper.core.type_tags import own_value
 T = TypeVar("T")
 V = TypeVar("V")
 
+MOST_RESULT_VALUES: Final = 500_000
+"""Most values in a result, and in a call's arguments: half of what one record of the log may hold."""
+
 
 @own_value("tool_result")
 @dataclass(frozen=True, slots=True)
