@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from tests.kit import JUDGE, Slow
-from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
+from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.run import arun_many, run_many
 from watchkeeper.children.child import ChildTask, children_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, RunStoppedError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
-from watchkeeper.core.usage import ModelPrice
+from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.core.workers import BreakOut
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.sections import MarkdownSection
@@ -214,6 +214,34 @@ def test_the_deadline_of_the_whole_marks_the_rest_as_not_done() -> None:
     assert many.stop is not None
     assert many.stop.reason == "timeout"
     assert all(result.sentence().startswith("Not started") for result in many.results[2:])
+
+
+def test_items_that_were_not_started_are_told_what_ended_the_whole() -> None:
+    """Not that an item's own time was over: it has what the whole had left when it began."""
+    clock = TestClock()
+
+    class Slow(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            await clock.sleep(1000)
+            return await super().turn(request)
+
+    script = failing(set())
+    many = over(model=Slow(script), clock=clock, limits=Limits(deadline="40m"), concurrency=1)
+    assert [result.ok for result in many.results[:4]] == [True, True, False, False]
+    assert many.stop.message.startswith("The whole run reached its deadline of 40m; ")
+    assert many.results[-1].stop.message == f"Not started: {many.stop.message}"
+
+
+def test_an_item_that_fills_its_context_ends_alone() -> None:
+    """Its stop names the context as the limit; that is none over all items."""
+
+    def script(request: ModelRequest) -> Any:
+        large = name_in(request) == "item 1" and request.tool_choice != "none"
+        return Calls((Call("step"),), usage=TokenUsage(7_900, 90)) if large else obedient(request)
+
+    many = over(model=ScriptedModel(script, context_window=8_000), concurrency=1)
+    assert [result.stop.reason for result in many.not_done] == ["context_full"]
+    assert many.stop is None
 
 
 def failing(names: set[str], fault: Any = "server") -> Callable[[ModelRequest], Any]:

@@ -31,6 +31,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
 from watchkeeper.core.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
+from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import clipped, error_text
@@ -59,6 +60,9 @@ others."""
 
 OUTAGE: Final = 600.0
 """Seconds without an answer, all items together, after which a provider counts as gone for good."""
+
+CEILINGS_OVER_ALL: Final = frozenset(("deadline", "account_limit", *BY_FIELD)) - {"max_turns"}
+"""The limits that hold for all items together; a stop can name others, such as the model's context."""
 
 CONCURRENCY: Final = 4
 LABEL_CHARS: Final = 200
@@ -407,6 +411,7 @@ class _Items(Generic[OutputT]):
         self.labels = tuple(one_line(label(item)) for item in items)
         self.results: list[RunResult[OutputT] | None] = [None] * len(items)
         self.next = iter(range(len(items)))
+        self.began = self.clock.now()
         self.answered_at = self.clock.monotonic()
         self.concurrency = options.get("concurrency", CONCURRENCY)
         limits, each = opened.start.limits, options.get("each") or PER_ITEM
@@ -465,7 +470,7 @@ class _Items(Generic[OutputT]):
 
     def _ends_the_whole(self, stop: Stop) -> bool:
         """Whether a limit that ended one item was a ceiling over all: one that the item did not have itself."""
-        if stop.limit is None or stop.limit == "max_turns":
+        if stop.limit not in CEILINGS_OVER_ALL:
             return False
         own, whole = getattr(self.each, stop.limit, None), getattr(self.gate.limits, stop.limit, None)
         if own is None or whole is None:
@@ -477,11 +482,18 @@ class _Items(Generic[OutputT]):
     def _stop_of_all(self, stop: Stop) -> Stop | None:
         """Return what ends the work over all items because of how one of them ended, or None."""
         if self._ends_the_whole(stop):
-            return stop
+            return self.gate.stop or self.gate.work_stop or (self._late() if stop.limit == "deadline" else stop)
         silence = self.clock.monotonic() - self.answered_at
         if silence < OUTAGE or (stop.source != "provider" and stop.reason != CIRCUIT_OPEN):
             return None
         return replace(stop, message=f"No answer for {format_duration(silence)}, for any item. {stop.message}")
+
+    def _late(self) -> Stop:
+        """Say that the time of the whole is over; what ended an item names the time that was left when it began."""
+        end = self.gate.deadline
+        total = "" if end is None else format_duration(end.at - self.began)
+        said = f"The whole run reached its deadline of {total}; what is left is for last turns and verdicts."
+        return Stop("timeout", "gate", said, "deadline", total)
 
     async def _worker(self) -> None:
         for index in self.next:
