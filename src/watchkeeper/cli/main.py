@@ -1,7 +1,7 @@
 """The commands of ``watchkeeper`` and their options; the work is done by the other modules of this folder.
 
-Exit codes: 0 done, 1 stopped, not all items done or not everything stored, 2 input that cannot work (nothing was
-spent), 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
+Exit codes: 0 done, 1 stopped, no item done or not everything stored, 2 input that cannot work (nothing was spent), 3
+some items done and some not, 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations

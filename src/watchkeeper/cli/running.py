@@ -59,6 +59,7 @@ from watchkeeper.tools.filesystems import HostFilesystem
 DONE: Final = 0
 STOPPED: Final = 1
 BAD_INPUT: Final = 2
+SOME_DONE: Final = 3
 SIGNALLED: Final = 128
 """Added to the number of the signal that ended a run, as shells do: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
 
@@ -380,11 +381,16 @@ def notify(program: Sequence[str], data: dict[str, Any], *, quiet: bool) -> str 
 
 
 def exit_code(result: AnyResult | StoredRun, requests: EndRequests) -> int:
-    """Return 0 for work that was done, 128 and its number for a signal that ended the run, 1 for every other end."""
+    """Return 0 for work that was done, 3 if some items are and some are not, 1 for every other end.
+
+    A run that a signal ended has 128 and the signal's number.
+    """
     if isinstance(result, StoredRun):
         return signalled(requests)
     if result.stop is not None and result.stop.reason in ("interrupted", "aborted"):
         return signalled(requests)
+    if isinstance(result, ManyResult) and result.done and result.not_done:
+        return SOME_DONE
     return DONE if result.ok else STOPPED
 
 
