@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.support import AGENT, CommandLine
+from watchkeeper.cli.console import word_points
 
 ECHO = (
     AGENT
@@ -158,3 +159,78 @@ def test_many_bad_lines_are_counted(cli: CommandLine) -> None:
     assert "line 5: " in line
     assert "line 6: " not in line
     assert "and 25 more (no item can be used)" in line
+
+
+# --- two hundred items ------------------------------------------------------------------------------------------------
+
+BATCH = (
+    AGENT
+    + """
+from watchkeeper.errors import ProviderError
+
+
+def SCRIPT(request):
+    said = request.transcript[0].text
+    return ProviderError("bad", fault="bad_request") if "bad" in said else last_words
+"""
+)
+NAMES = "".join(f"{'bad' if number % 20 == 7 else 'good'} {number}\n" for number in range(200))
+
+
+def test_a_batch_of_two_hundred_with_ten_bad_ones_ends_with_a_screenful_and_exit_code_3(cli: CommandLine) -> None:
+    cli.write(BATCH)
+    write(cli, names_txt=NAMES)
+    said = cli.run("--each", "lines:names.txt")
+    lines = said.out.splitlines()
+    assert said.code == 3
+    assert len(lines) <= 30
+    counts = [line for line in lines if " done, " in line and " not done, " in line]
+    assert len(counts) == 10
+    assert counts[4].startswith("95 of 200 done, 5 not done, $0.00, about ")
+    assert counts[-1] == "190 of 200 done, 10 not done, $0.00"
+    assert [line.split()[0] for line in lines if "✗" in line] == [f"names.txt:{20 * n + 8}" for n in range(10)]
+    assert lines[-2].startswith("190 of 200 items done")
+
+
+def test_quiet_prints_only_the_end(cli: CommandLine) -> None:
+    cli.write(BATCH)
+    write(cli, names_txt=NAMES)
+    lines = cli.run("--each", "lines:names.txt", "--quiet").out.splitlines()
+    assert len(lines) == 14
+    assert lines[0] == ""
+    assert lines[-2].startswith("190 of 200 items done")
+    assert cli.run("-p", "folder=x", "-q").out.splitlines()[1] == "Result"
+
+
+def test_of_many_failures_the_first_are_listed_and_the_rest_counted(cli: CommandLine) -> None:
+    cli.write(BATCH)
+    write(cli, names_txt=NAMES.replace("good", "bad"))
+    said = cli.run("--each", "lines:names.txt", "-q")
+    assert said.code == 1
+    assert said.out.count("✗") == 20
+    assert "\nand 180 more\n" in said.out
+
+
+def test_json_lines_are_events_and_items_as_they_end_and_the_result(cli: CommandLine) -> None:
+    cli.write(BATCH)
+    write(cli, names_txt="good 1\nbad 2\n")
+    said = cli.run("--each", "lines:names.txt", "--jsonl")
+    assert said.code == 3
+    *events, last = [json.loads(line) for line in said.out.splitlines()]
+    ended = [line["event"] for line in events if line["tag"] == "item_ended"]
+    assert [item["item"] for item in ended] == ["names.txt:1", "names.txt:2"]
+    assert ended[1]["stop"]["reason"] == "provider_error"
+    assert {line["item"] for line in events if line["tag"] == "run_ended"} == {"names.txt:1", "names.txt:2"}
+    assert events[0]["tag"] == "many_started"
+    assert last["tag"] == "result"
+    assert last["result"]["items_done"] == 1
+    (only,) = [json.loads(line) for line in cli.run("-p", "folder=x", "--jsonl", "-q").out.splitlines()]
+    assert only["result"]["ok"] is True
+    assert "give one of them" in cli.refused("-p", "folder=x", "--jsonl", "--json")
+
+
+def test_a_long_line_is_folded_between_words() -> None:
+    line = "  one two three  four " + "x" * 30 + " five"
+    points = word_points(line, 12, 4)
+    parts = [line[start:end] for start, end in zip([0, *points], [*points, None], strict=True)]
+    assert parts == ["  one two ", "three  ", "four ", "x" * 8, "x" * 8, "x" * 8, "xxxxxx ", "five"]

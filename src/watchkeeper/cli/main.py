@@ -138,6 +138,10 @@ def run_command(
     files: Annotated[Path | None, option("Folder that the agent's tools may read and write.", "FOLDER")] = None,
     after: Annotated[str | None, option("Function of the agent's file that reports on the result.", "NAME")] = None,
     as_json: Annotated[bool, option("Print the result as JSON, and nothing else.", None, "--json")] = False,
+    as_jsonl: Annotated[
+        bool, option("Print events as JSON, one per line, the result last, and nothing else.", None, "--jsonl")
+    ] = False,
+    quiet: Annotated[bool, option("Print nothing while it goes on.", None, "--quiet", "-q")] = False,
     store: Annotated[str | None, option("SQLite file for the run's events; 'none' for none.", "FILE")] = None,
     on_store_failure: Annotated[
         str | None, option("When events cannot be stored for 60 s: stop, or go_on without the record.", "CHOICE")
@@ -152,7 +156,9 @@ def run_command(
     given["on_store_failure"] = on_store_failure
     given |= {"account": account, "account_limit": account_limit, **ceilings}
     over = (each or (), first, concurrency, skip_bad)
-    order = running.Order(target, given, param or (), fallback or (), *over, files, after, notify, as_json)
+    order = running.Order(
+        target, given, param or (), fallback or (), *over, files, after, notify, as_json, as_jsonl, quiet
+    )
     raise typer.Exit(running.carry_out(order))
 
 

@@ -45,7 +45,7 @@ from watchkeeper.cli.broken_off import end_on_record
 from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, put, say, say_fenced, silence
 from watchkeeper.cli.items import Bad, Given, read_items, refuse
 from watchkeeper.cli.loading import Loaded, agent_file, bind, item_maker, load, parse_params
-from watchkeeper.cli.report import SHORT_ID, Progress, print_many, print_result
+from watchkeeper.cli.report import SHORT_ID, JsonLines, Progress, print_many, print_result
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
@@ -93,6 +93,8 @@ class Order:
         after: Name of a function that reports on the result.
         notify: Command to run at the end.
         as_json: Whether to print the result as JSON, and nothing else.
+        as_jsonl: Whether to print events as JSON lines, the result last, and nothing else.
+        quiet: Whether to print nothing while it goes on.
     """
 
     target: str
@@ -107,6 +109,13 @@ class Order:
     after: str | None = None
     notify: str | None = None
     as_json: bool = False
+    as_jsonl: bool = False
+    quiet: bool = False
+
+    @property
+    def for_programs(self) -> bool:
+        """Whether standard output is for JSON alone."""
+        return self.as_json or self.as_jsonl
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +144,8 @@ def checked(order: Order) -> Checked:
         ConfigurationError: For the first value that cannot work.
     """
     agent_file(order.target)
+    if order.as_json and order.as_jsonl:
+        raise ConfigurationError("--json prints one document, --jsonl one for each line; give one of them")
     if not order.each:
         alone = {"--first": order.first, "--concurrency": order.concurrency, "--skip-bad": order.skip_bad or None}
         for name, value in alone.items():
@@ -188,15 +199,17 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
     """Run what was ordered, print and tell how it ended, and return the exit code."""
     asked = checked(order)
     out = cast("TextIO | None", sys.stdout)
-    aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if order.as_json else nullcontext()
+    aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if order.for_programs else nullcontext()
     with aside:
-        console = error_console() if order.as_json else make_console(out)
+        console = error_console() if order.for_programs else make_console(out)
         loaded = load(order.target)
         after = None if order.after is None else loaded.function(order.after, "--after")
         store = open_store(text_from(asked.settings, "store") or "default")
         with nullcontext() if store is None else store:
             options: RunOptions = {**asked.options, "store": store}
-            if not order.as_json:
+            if order.as_jsonl and out is not None and not order.quiet:
+                options["on_record"] = JsonLines(out)
+            elif not order.for_programs and not order.quiet:
                 options["on_record"] = Progress(console)
             requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
             result = ended(partial(start, order, loaded, asked, options, console), requests, store)
@@ -205,12 +218,17 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
                 return signalled(requests)
             data = HELD.redacted_data(result.as_data())
             where = where_to_look(result.run_id, store, asked.settings)
-            lost = print_json(out, data) if order.as_json else print_end(console, result, where)
+            if order.for_programs:
+                lost = print_json(
+                    out, {"tag": "result", "result": data} if order.as_jsonl else data, compact=order.as_jsonl
+                )
+            else:
+                lost = print_end(console, result, where)
             failed = DONE
             if after is not None and not isinstance(result, StoredRun):
                 failed = report_with(partial(requests.broken_off_by, partial(after, result)), console)
             if asked.program is not None:
-                tell(asked.program, data, requests, console, quiet=order.as_json)
+                tell(asked.program, data, requests, console, quiet=order.for_programs)
     unstored = not isinstance(result, StoredRun) and result.not_stored
     return exit_code(result, requests) or lost or failed or (STOPPED if unstored else DONE)
 
@@ -312,13 +330,13 @@ def choose_model(named: str | None, loaded: Loaded) -> Model | str:
     )
 
 
-def print_json(out: TextIO | None, data: dict[str, Any]) -> int:
+def print_json(out: TextIO | None, data: dict[str, Any], *, compact: bool = False) -> int:
     """Print the result as JSON, in ASCII, which every stream can write; return the exit code of that."""
     if out is None:
         complain(error_console(), "the result cannot be printed: standard output is closed")
         return STOPPED
     try:
-        out.write(json.dumps(data, indent=2) + "\n")
+        out.write(json.dumps(data, indent=None if compact else 2) + "\n")
         out.flush()
     except UNPRINTABLE as error:
         return _cannot_print(out, error)
