@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from tests.kit import JUDGE, Slow
-from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
+from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.run import arun_many, run_many
 from watchkeeper.children.child import ChildTask, children_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, RunStoppedError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
-from watchkeeper.core.usage import ModelPrice
+from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.core.workers import BreakOut
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.sections import MarkdownSection
@@ -214,6 +214,105 @@ def test_the_deadline_of_the_whole_marks_the_rest_as_not_done() -> None:
     assert many.stop is not None
     assert many.stop.reason == "timeout"
     assert all(result.sentence().startswith("Not started") for result in many.results[2:])
+
+
+def test_items_that_were_not_started_are_told_what_ended_the_whole() -> None:
+    """Not that an item's own time was over: it has what the whole had left when it began."""
+    clock = TestClock()
+
+    class Slow(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            await clock.sleep(1000)
+            return await super().turn(request)
+
+    script = failing(set())
+    many = over(model=Slow(script), clock=clock, limits=Limits(deadline="40m"), concurrency=1)
+    assert [result.ok for result in many.results[:4]] == [True, True, False, False]
+    assert many.stop.message.startswith("The whole run reached its deadline of 40m; ")
+    assert many.results[-1].stop.message == f"Not started: {many.stop.message}"
+
+
+def test_an_item_that_fills_its_context_ends_alone() -> None:
+    """Its stop names the context as the limit; that is none over all items."""
+
+    def script(request: ModelRequest) -> Any:
+        large = name_in(request) == "item 1" and request.tool_choice != "none"
+        return Calls((Call("step"),), usage=TokenUsage(7_900, 90)) if large else obedient(request)
+
+    many = over(model=ScriptedModel(script, context_window=8_000), concurrency=1)
+    assert [result.stop.reason for result in many.not_done] == ["context_full"]
+    assert many.stop is None
+
+
+def failing(names: set[str], fault: Any = "server") -> Callable[[ModelRequest], Any]:
+    """Answer at once, but fail for the items of these names."""
+
+    def script(request: ModelRequest) -> Any:
+        name = name_in(request)
+        return ProviderError(f"no {name}", fault=fault) if name in names else Say(Done(name))
+
+    return script
+
+
+MANY = [Item(f"item {number}") for number in range(200)]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize(("first", "apart"), [(0, 20), (50, 1)], ids=["scattered", "in a row"])
+def test_ten_bad_items_lose_no_good_one(first: int, apart: int, concurrency: int) -> None:
+    """Every item has the default retries to itself; if the breaker opens, the good items wait."""
+    bad = {f"item {first + apart * number}" for number in range(10)}
+    many = over(MANY, failing(bad), concurrency=concurrency)
+    assert (len(many.done), many.stop) == (190, None)
+    assert {result.item for result in many.not_done} == bad
+    assert {result.stop.reason for result in many.not_done} == {"provider_error"}
+    assert many.usage.retries == 10 * 4
+
+
+@pytest.mark.parametrize("retries", [5, 20], ids=["few", "as many as the default"])
+def test_retries_that_are_asked_for_are_one_ceiling_over_all_items(retries: int) -> None:
+    many = over(MANY, failing({item.name for item in MANY[:10]}), limits=Limits(max_retries=retries), concurrency=1)
+    assert (many.stop.reason, many.stop.limit) == ("retry_budget_exceeded", "max_retries")
+    assert many.usage.retries == retries
+    assert len(many.done) == 0
+
+
+def test_the_default_retries_hold_for_each_item_and_so_do_those_of_each() -> None:
+    assert over(ITEMS[:1]).results[0].limits.max_retries == 20
+    assert over(ITEMS[:1]).limits.max_retries is None
+    many = over(ITEMS, failing({"item 0", "item 1"}), each=Limits(max_retries=1))
+    assert many.usage.retries == 2
+    assert (len(many.done), many.stop) == (6, None)
+
+
+def test_a_provider_that_is_down_for_minutes_loses_no_item() -> None:
+    clock = TestClock()
+
+    def script(request: ModelRequest) -> Any:
+        if 10 < clock.monotonic() < 130:
+            return ProviderError("down", fault="overloaded")
+        clock.advance(1)
+        return Say(Done(name_in(request)))
+
+    many = over(MANY, script, clock=clock, concurrency=8)
+    assert len(many.done) >= 190
+    assert many.stop is None
+
+
+def test_a_provider_that_is_gone_ends_the_work_long_before_the_deadline() -> None:
+    clock = TestClock()
+    many = over(MANY, failing({item.name for item in MANY}, "overloaded"), clock=clock, limits=Limits(deadline="9h"))
+    assert many.stop.reason == "provider_error"
+    assert many.stop.message.startswith("No answer for 1")
+    assert "Not started: No answer for 1" in many.results[-1].sentence()
+    assert 600 <= clock.monotonic() < 1200
+
+
+def test_an_error_that_will_not_pass_opens_no_breaker() -> None:
+    clock = TestClock()
+    many = over(MANY, failing({item.name for item in MANY}, "auth"), clock=clock)
+    assert {result.stop.reason for result in many.results} == {"provider_error"}
+    assert clock.monotonic() == 0
 
 
 def test_limits_for_each_item_end_that_item_alone() -> None:

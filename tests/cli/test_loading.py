@@ -20,7 +20,7 @@ from watchkeeper.app.agent import Agent
 from watchkeeper.cli.loading import (
     AgentFileError,
     bind,
-    items_for,
+    item_maker,
     labels_of,
     load,
     load_module,
@@ -134,11 +134,10 @@ def test_files_are_found_by_pattern_sorted_and_only_files(cli: CommandLine) -> N
     for name in ("b.txt", "a.txt", "c.txt", "deep/a.txt"):
         (cli.folder / "inbox" / name).parent.mkdir(parents=True, exist_ok=True)
         (cli.folder / "inbox" / name).touch()
-    found = matching_files("inbox/*", None)
+    found = matching_files("inbox/*")
     assert [path.name for path in found] == ["a.txt", "b.txt", "c.txt"]
     assert labels_of(found) == ["a.txt", "b.txt", "c.txt"]
-    assert matching_files("inbox/*", 2) == found[:2]
-    deep = matching_files("inbox/**/a.txt", None)
+    deep = matching_files("inbox/**/a.txt")
     assert labels_of(deep) == [str(Path("inbox/a.txt")), str(Path("inbox/deep/a.txt"))]
 
 
@@ -156,7 +155,7 @@ def test_files_are_found_by_pattern_sorted_and_only_files(cli: CommandLine) -> N
 def test_a_pattern_that_matches_nothing_says_why(cli: CommandLine, pattern: str, message: str) -> None:
     (cli.folder / "inbox").mkdir()
     with pytest.raises(ConfigurationError) as caught:
-        matching_files(pattern, None)
+        matching_files(pattern)
     assert message in str(caught.value)
 
 
@@ -356,6 +355,11 @@ def test_what_a_section_that_may_not_show_would_need_is_not_missing() -> None:
 
 
 PATHS = [Path("inbox/a.txt"), Path("inbox/b.txt")]
+
+
+def items_for(prompt: Prompt[Any], paths: list[Path], values: dict[str, str]) -> tuple[Prompt[Any], list[Any]]:
+    base, make = item_maker(prompt, values, (), texts=True)
+    return base, [make(str(path)) for path in paths]
 
 
 def test_each_path_goes_into_the_one_parameter_that_is_left() -> None:

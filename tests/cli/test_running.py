@@ -321,11 +321,32 @@ def test_concurrency_says_how_many_run_at_once(cli: CommandLine, concurrency: st
 def test_one_ceiling_holds_over_all_and_what_is_left_is_marked(cli: CommandLine) -> None:
     cli.write(PATIENT)
     write_messages(cli.folder)
-    result = as_json(cli, *EACH, "--max-steps", "2", "--concurrency", "1", code=1)
+    result = as_json(cli, *EACH, "--max-steps", "2", "--concurrency", "1", code=3)
     assert [item["ok"] for item in result["results"]] == [True, True, False, False]
     out = cli.run(*EACH, "--max-steps", "2", "--concurrency", "1").out
     assert "3.txt  ✗  Not started: " in out
     assert "2 of 4 items done" in out
+
+
+FAILING = (
+    AGENT
+    + """
+
+from watchkeeper.errors import ProviderError
+
+
+def SCRIPT(request):
+    said = request.transcript[0].text
+    return ProviderError("bad", fault="bad_request") if BAD in said else last_words
+"""
+)
+
+
+@pytest.mark.parametrize(("bad", "code"), [("nowhere", 0), ("/2.txt", 3), ("inbox", 1)], ids=["all", "some", "none"])
+def test_the_exit_code_tells_all_items_from_some_and_from_none(cli: CommandLine, bad: str, code: int) -> None:
+    cli.write(f"{FAILING}\n\nBAD = {bad!r}\n")
+    write_messages(cli.folder)
+    assert cli.run(*EACH).code == code
 
 
 def test_an_agent_may_be_run_over_files_too(cli: CommandLine) -> None:

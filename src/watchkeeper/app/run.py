@@ -31,12 +31,15 @@ from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
-from watchkeeper.core.limits import UNLIMITED, Limits, Verdict, tighten
+from watchkeeper.core.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
+from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.model import Model
+from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.driver import Ending, drive
+from watchkeeper.loop.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
@@ -52,8 +55,15 @@ from watchkeeper.tools.resources import Resources
 OutputT = TypeVar("OutputT")
 ResultT = TypeVar("ResultT", bound="RunResult[Any] | ManyResult[Any]")
 
-PER_ITEM: Final = UNLIMITED
-"""The limits of one item beside the ceilings over all: only the turns, unless the caller gives others."""
+PER_ITEM: Final = replace(UNLIMITED, max_retries=DefaultRetries.EACH)
+"""The limits of one item beside the ceilings over all: the default retries and the turns, unless the caller gives
+others."""
+
+OUTAGE: Final = 600.0
+"""Seconds without an answer, all items together, after which a provider counts as gone for good."""
+
+CEILINGS_OVER_ALL: Final = frozenset(("deadline", "account_limit", *BY_FIELD)) - {"max_turns"}
+"""The limits that hold for all items together; a stop can name others, such as the model's context."""
 
 CONCURRENCY: Final = 4
 LABEL_CHARS: Final = 200
@@ -189,10 +199,11 @@ class _Request(Generic[OutputT]):
         """
         options, limits, session, context = self.options, start.limits, start.session, start.context
         async with AsyncExitStack() as stack:
-            around = await open_surroundings(stack, prompt.template, self.model, limits, options, start.around)
+            many, template = self.items is not None, prompt.template
+            around = await open_surroundings(stack, template, self.model, limits, options, start.around, many=many)
             place: Around = {"parent": None} if start.around.gate is None else {}
             gate = ExecutionContext(
-                limits if self.items is None else replace(limits, landing=None),
+                over_all(limits) if many else limits,
                 options.get("shield"),
                 ChainMetadata(str(context.request_id), str(context.run_id)),
                 circuit_breaker=around.breakers,
@@ -359,6 +370,7 @@ class _Opened(Generic[OutputT]):
             watch=partial(self.around.watch, child=True),
             price_of=partial(_price_for_sdk, self),
             apart=around.apart,
+            waits_out=item is not None and self.options.get("breakers") is None,
         )
 
 
@@ -380,6 +392,12 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     return await execute(plan, opened.scope(start.session, opened.gate, start.context), once_on_record)
 
 
+def over_all(limits: Limits) -> Limits:
+    """Return the limits over many items: without a last turn, which each item has, and without the default retries."""
+    lifted: Any = {"max_retries": None} if isinstance(limits.max_retries, DefaultRetries) else {}
+    return replace(limits, landing=None, **lifted)
+
+
 class _Items(Generic[OutputT]):
     """The items in progress: each worker takes the next one until none is left or the whole is stopped."""
 
@@ -395,6 +413,8 @@ class _Items(Generic[OutputT]):
         self.labels = tuple(one_line(label(item)) for item in items)
         self.results: list[RunResult[OutputT] | None] = [None] * len(items)
         self.next = iter(range(len(items)))
+        self.began = self.clock.now()
+        self.answered_at = self.clock.monotonic()
         self.concurrency = options.get("concurrency", CONCURRENCY)
         limits, each = opened.start.limits, options.get("each") or PER_ITEM
         side_by_side = max(min(self.concurrency, len(items)), 1)
@@ -452,7 +472,7 @@ class _Items(Generic[OutputT]):
 
     def _ends_the_whole(self, stop: Stop) -> bool:
         """Whether a limit that ended one item was a ceiling over all: one that the item did not have itself."""
-        if stop.limit is None or stop.limit == "max_turns":
+        if stop.limit not in CEILINGS_OVER_ALL:
             return False
         own, whole = getattr(self.each, stop.limit, None), getattr(self.gate.limits, stop.limit, None)
         if own is None or whole is None:
@@ -461,14 +481,33 @@ class _Items(Generic[OutputT]):
             return self.gate.deadline is not None and self.gate.deadline.expired(self.clock)
         return bool(whole <= own)
 
+    def _stop_of_all(self, stop: Stop) -> Stop | None:
+        """Return what ends the work over all items because of how one of them ended, or None."""
+        if self._ends_the_whole(stop):
+            return self.gate.stop or self.gate.work_stop or (self._late() if stop.limit == "deadline" else stop)
+        silence = self.clock.monotonic() - self.answered_at
+        if silence < OUTAGE or (stop.source != "provider" and stop.reason != CIRCUIT_OPEN):
+            return None
+        return replace(stop, message=f"No answer for {format_duration(silence)}, for any item. {stop.message}")
+
+    def _late(self) -> Stop:
+        """Say that the time of the whole is over; what ended an item names the time that was left when it began."""
+        end = self.gate.deadline
+        total = "" if end is None else format_duration(end.at - self.began)
+        said = f"The whole run reached its deadline of {total}; what is left is for last turns and verdicts."
+        return Stop("timeout", "gate", said, "deadline", total)
+
     async def _worker(self) -> None:
         for index in self.next:
             if self.gate.stop is not None or self.gate.work_stop is not None:
                 return
             result = await self._item(index)
             self.results[index] = result
-            if result.stop is not None and self._ends_the_whole(result.stop):
-                self.gate.land(result.stop)
+            if result.turns:
+                self.answered_at = self.clock.monotonic()
+            stop = None if result.stop is None else self._stop_of_all(result.stop)
+            if stop is not None:
+                self.gate.land(stop)
             self._ended(index, result, result.run_id)
 
     async def _item(self, index: int) -> RunResult[OutputT]:

@@ -24,7 +24,7 @@ from watchkeeper.children.inside import Surrounding
 from watchkeeper.app.recording import Recorder
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
-from watchkeeper.core.errors import Stop
+from watchkeeper.core.errors import ProviderError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model
@@ -106,6 +106,8 @@ async def open_surroundings(
     limits: Limits,
     options: RunOptions,
     inside: Surrounding,
+    *,
+    many: bool = False,
 ) -> Surroundings:
     """Open what a run of a template needs; ``stack`` closes it.
 
@@ -117,6 +119,7 @@ async def open_surroundings(
         options: The caller's.
         inside: The scope in which the run is started: the run uses its ledger, and the store of the outer run unless a
             store is named.
+        many: Whether the run is over many items.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
@@ -144,7 +147,7 @@ async def open_surroundings(
     for listener in records:
         stack.push_async_callback(listener.close)
     ledger = opened_ledger(stack, limits, options) if inside.gate is None else None
-    return Surroundings(models, breakers_of(options), events, record, tuple(records), ledger, followed)
+    return Surroundings(models, breakers_of(options, many=many), events, record, tuple(records), ledger, followed)
 
 
 async def _open_store_beside_loop(where: RunStore | StoreLike) -> RunStore | None:
@@ -201,12 +204,25 @@ def own_ledger(
     return SqliteLedger(where, clock=clock, ids=ids)
 
 
-def breakers_of(options: RunOptions) -> CircuitBreakers | None:
-    """Return the caller's circuit breakers; where another model can take over, new ones by default."""
-    breakers = options.get("breakers")
-    if breakers is not None or not options.get("fallback"):
-        return breakers
-    return CircuitBreakers(failure_predicate=is_outage, clock=options.get("clock", SYSTEM_CLOCK))
+FAILURES_OF_MANY: Final = 20
+RECOVERY_OF_MANY: Final = 10.0
+"""Of the breakers of a run over many: one item that always fails does not open them, and what is closed costs little,
+because items wait until it is open again."""
+
+
+def breakers_of(options: RunOptions, *, many: bool) -> CircuitBreakers | None:
+    """Return the caller's circuit breakers; by default new ones, if the run is over many items or has fallbacks."""
+    given, clock = options.get("breakers"), options.get("clock", SYSTEM_CLOCK)
+    if given is not None:
+        return given
+    if options.get("fallback"):
+        return CircuitBreakers(failure_predicate=is_outage, clock=clock)
+    return CircuitBreakers(FAILURES_OF_MANY, RECOVERY_OF_MANY, is_passing_outage, clock=clock) if many else None
+
+
+def is_passing_outage(error: BaseException) -> bool:
+    """Return whether an error means that a provider is down, and may be back soon."""
+    return is_outage(error) and not (isinstance(error, ProviderError) and not error.retryable)
 
 
 # --- interrupts -----------------------------------------------------------------------------------------------------

@@ -119,9 +119,21 @@ def print_fenced(console: Console, text: str, style: str = "") -> None:
 
 def _put(console: Console, line: Text, margin: str) -> None:
     """Print a line; in a terminal fold it, because a terminal would go on at the left edge."""
-    points = fold_points(line.plain, console.width, len(margin)) if console.is_terminal else []
+    points = word_points(line.plain, console.width, len(margin)) if console.is_terminal else []
     for number, part in enumerate(line.divide(points)):
         console.print(Text.assemble(margin, part) if number else part)
+
+
+def word_points(line: str, width: int, margin: int) -> list[int]:
+    """Return where to break a line, as `fold_points` does, but between words where a part has several."""
+    points: list[int] = []
+    start, room = 0, width
+    while found := fold_points(line[start : start + room + 1], room):
+        space = line.rfind(" ", start, start + found[0])
+        start = space + 1 if line[start : max(space, start)].strip() else start + found[0]
+        points.append(start)
+        room = max(width - margin, 1)
+    return points
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Text | str]]) -> None:

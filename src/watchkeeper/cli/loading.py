@@ -12,8 +12,9 @@ import glob
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any, Final, cast, get_type_hints
@@ -25,6 +26,7 @@ from watchkeeper.app.options import RunOptions
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
 from watchkeeper.cli.console import CUT
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.text import one_line
 from watchkeeper.prompt.sections import MarkdownSection, predicate_parameters
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 
@@ -174,15 +176,15 @@ def _in_file(error: Exception, file: str) -> str:
     return "" if place is None else f", line {place.tb_lineno}"
 
 
-def matching_files(pattern: str, first: int | None) -> list[Path]:
-    """Return the files that a pattern matches, sorted by path; only the first few, if so asked.
+def matching_files(pattern: str) -> list[Path]:
+    """Return the files that a pattern matches, sorted by path.
 
     Raises:
         ConfigurationError: If it matches none; the message says whether the folder is there.
     """
     paths = sorted(Path(found) for found in glob.glob(pattern, recursive=True) if os.path.isfile(found))
     if paths:
-        return paths[:first]
+        return paths
     if os.path.isdir(pattern):
         raise ConfigurationError(f"--each {pattern!r} is a folder; name its files, for example {pattern.rstrip('/')}/*")
     fixed = Path(pattern)
@@ -199,7 +201,7 @@ def labels_of(paths: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
-# --- parameters: ``--param key=value`` to what a prompt binds, and one item per file --------------------------------
+# --- parameters: ``--param key=value`` to what a prompt binds, and items --------------------------------
 # Text is read as the type of its field; lists and tables are written as JSON. An unknown key is refused, and missing
 # ones are named, before anything is spent.
 
@@ -237,25 +239,56 @@ def bind(prompt: Prompt[Any], values: Values) -> Prompt[Any]:
     return _bound(prompt, values, _types(prompt))
 
 
-def items_for(prompt: Prompt[Any], paths: Sequence[Path], values: Values) -> tuple[Prompt[Any], list[Any]]:
-    """Return the prompt with the values bound, and one more value to bind per file: its path goes into the one
-    parameter that no ``--param`` fills.
+def item_maker(
+    prompt: Prompt[Any], values: Values, columns: Collection[str], *, texts: bool
+) -> tuple[Prompt[Any], Callable[[str | Values], Any]]:
+    """Return the prompt with the values bound, and what makes of an item what `run_many` binds for it.
+
+    A text goes into the one parameter that no ``--param`` fills; a row's columns go into the parameters of their names,
+    and other columns are left. What is made raises a ConfigurationError for an item that does not fit.
+
+    Args:
+        prompt: The prompt.
+        values: Those of ``--param``.
+        columns: The columns of all rows.
+        texts: Whether there are items that are texts.
 
     Raises:
-        ConfigurationError: If not exactly one parameter is left, or a value does not fit.
+        ConfigurationError: If a value does not fit, or the items cannot be bound to the prompt at all.
     """
     _refuse_unknown(prompt, values)
-    left = _open_names(prompt, values)
-    if len(left) != 1:
+    left, known = _open_names(prompt, values), _known(prompt)
+    if texts and len(left) != 1:
         what = f"leaves open: {', '.join(left)}; give all but one with --param" if left else "leaves none open"
-        raise ConfigurationError(f"--each puts the path into the one parameter that is left open; {prompt.name} {what}")
-    name = left[0]
-    owner = next((type_ for type_ in _types(prompt) if name in _fields(type_)), None)
-    if owner is None:
-        item = dataclasses.make_dataclass("Item", [(name, str)], frozen=True)
-        return _bound(prompt, values, ()), [item(str(path)) for path in paths]
-    items = [_made(prompt, owner, {**_own(owner, values), name: str(path)}) for path in paths]
-    return _bound(prompt, values, [type_ for type_ in _types(prompt) if type_ is not owner]), items
+        raise ConfigurationError(f"--each fills the one parameter that is left open; {prompt.name} {what}")
+    filled = {*known.intersection(columns), *(left if texts else ())}
+    twice = sorted(filled & set(values))
+    if twice or not filled:
+        takes = ", ".join(sorted(known)) or "none"
+        why = f"--param {twice[0]}: a column has that name, too" if twice else f"--each has no column of {takes}"
+        raise ConfigurationError(why)
+    owners = [type_ for type_ in _types(prompt) if known.intersection(columns) & _fields(type_).keys()]
+    first = next((type_ for type_ in _types(prompt) if texts and left[0] in _fields(type_)), None)
+    owners += [first] if first is not None and first not in owners else []
+
+    def make(item: str | Values) -> Any:
+        own = {left[0]: item} if isinstance(item, str) else {name: item[name] for name in item if name in known}
+        missing = [name for name in left if name not in own]
+        if missing:
+            raise ConfigurationError(f"no value for {', '.join(missing)}")
+        made = [_made(prompt, owner, {**_own(owner, values), **_own(owner, own)}, "") for owner in owners]
+        others = tuple(name for name in own if not any(name in _fields(owner) for owner in owners))
+        if others:
+            made.append(_of_variables(others)(**{name: own[name] for name in others}))
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return _bound(prompt, values, [type_ for type_ in _types(prompt) if type_ not in owners]), make
+
+
+@cache
+def _of_variables(names: tuple[str, ...]) -> type[Any]:
+    """Return a type that binds variables of a prompt without declared parameters."""
+    return dataclasses.make_dataclass("Item", [(name, str) for name in names], frozen=True)
 
 
 def _types(prompt: Prompt[Any]) -> tuple[type[Any], ...]:
@@ -325,13 +358,13 @@ def _bound(prompt: Prompt[Any], values: Values, types: Iterable[type[Any]]) -> P
     return prompt
 
 
-def _made(prompt: Prompt[Any], type_: type[Any], own: Values) -> Any:
-    """Make a value of a parameter type, or change the one that is bound."""
+def _made(prompt: Prompt[Any], type_: type[Any], own: Values, option: str = "--param ") -> Any:
+    """Make a value of a parameter type, or change the one that is bound; ``option`` is what gave the values."""
     try:
         hints = get_type_hints(type_, include_extras=True)
     except (NameError, TypeError) as error:
         raise ConfigurationError(f"the types of {type_.__name__} cannot be read: {error}") from error
-    given = {name: _value(text, hints[name], f"--param {name}={text}") for name, text in own.items()}
+    given = {name: _value(text, hints[name], f"{option}{name}={one_line(text, CUT)}") for name, text in own.items()}
     bound = prompt.params.get(type_)
     try:
         return type_(**given) if bound is None else dataclasses.replace(bound, **given)

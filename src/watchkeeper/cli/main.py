@@ -1,7 +1,7 @@
 """The commands of ``watchkeeper`` and their options; the work is done by the other modules of this folder.
 
-Exit codes: 0 done, 1 stopped, not all items done or not everything stored, 2 input that cannot work (nothing was
-spent), 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
+Exit codes: 0 done, 1 stopped, no item done or not everything stored, 2 input that cannot work (nothing was spent), 3
+some items done and some not, 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
@@ -128,27 +128,37 @@ def run_command(
     ] = None,
     account: Annotated[str | None, option("Account that other runs draw on too; with --account-limit.", "NAME")] = None,
     account_limit: Annotated[str | None, option("What they may use together, e.g. $20/day.", "AMOUNT")] = None,
-    each: Annotated[str | None, option("Run once for every file that matches.", "PATTERN")] = None,
-    first: Annotated[int | None, option("With --each: only the first N files.", "N", least=1)] = None,
+    each: Annotated[
+        list[str] | None,
+        option("Run once for every file that matches, or text:, lines:, csv:, jsonl: of one; repeatable.", "ITEMS"),
+    ] = None,
+    first: Annotated[int | None, option("With --each: only the first N items.", "N", least=1)] = None,
     concurrency: Annotated[int | None, option("With --each: how many run at once [4].", "N", least=1)] = None,
+    skip_bad: Annotated[bool, option("With --each: leave out items that cannot be read.", None, "--skip-bad")] = False,
     files: Annotated[Path | None, option("Folder that the agent's tools may read and write.", "FOLDER")] = None,
     after: Annotated[str | None, option("Function of the agent's file that reports on the result.", "NAME")] = None,
     as_json: Annotated[bool, option("Print the result as JSON, and nothing else.", None, "--json")] = False,
+    as_jsonl: Annotated[
+        bool, option("Print events as JSON, one per line, the result last, and nothing else.", None, "--jsonl")
+    ] = False,
+    quiet: Annotated[bool, option("Print nothing while it goes on.", None, "--quiet", "-q")] = False,
     store: Annotated[str | None, option("SQLite file for the run's events; 'none' for none.", "FILE")] = None,
     on_store_failure: Annotated[
         str | None, option("When events cannot be stored for 60 s: stop, or go_on without the record.", "CHOICE")
     ] = None,
     notify: Annotated[str | None, option("Run this at the end, the result as JSON on its stdin.", "COMMAND")] = None,
 ) -> None:
-    """Run an agent to its end, or over many files, and say how it ended.
+    """Run an agent to its end, or over many items, and say how it ended.
 
     Ctrl-C or SIGTERM lands it: it hands over what it has. A second one stops it hard.
     """
     given = {"model": model, "store": store, "on_context_full": on_context_full, "timeout": timeout}
     given["on_store_failure"] = on_store_failure
     given |= {"account": account, "account_limit": account_limit, **ceilings}
-    over = (each, first, concurrency)
-    order = running.Order(target, given, param or (), fallback or (), *over, files, after, notify, as_json)
+    over = (each or (), first, concurrency, skip_bad)
+    order = running.Order(
+        target, given, param or (), fallback or (), *over, files, after, notify, as_json, as_jsonl, quiet
+    )
     raise typer.Exit(running.carry_out(order))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TextIO
 from uuid import UUID
 
 from rich.console import Console
@@ -35,6 +35,9 @@ UNSEEN: Final = frozenset(
     ("run_started", "many_started", "many_ended", "prompt_deadline_assigned", "prompt_executed", "run_ended")
 )
 """Events without a line: the head and the end of a report, or the lines around it, have their content."""
+
+ALWAYS: Final = frozenset(("run_started", "many_started", "many_ended", "run_ended"))
+"""Events that programs need, though people read them elsewhere."""
 
 SEVERITIES: Final = ("info", "caution", "warning")
 ARGUMENTS_CUT: Final = 60
@@ -232,8 +235,17 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
 
 # --- while a run goes on --------------------------------------------------------------------------------------------
 # A line is printed when something is over, and never redrawn, so that it reads the same in a terminal, a CI log and a
-# file. Where several runs go on at once, every line names its run; the lines of a child run are indented. Called on a
-# listener's worker thread, one event at a time.
+# file. Where several runs go on at once, every line names its run; the lines of a child run are indented. Over more
+# than `FEW` items there is only a counter, a few times. Called on a listener's worker thread, one event at a time.
+
+FEW: Final = 10
+"""Up to so many items every event of theirs has its line, and every item its row at the end."""
+
+COUNTS: Final = 10
+"""How often the counter is printed."""
+
+FAILURES: Final = 20
+"""So many failed items are listed at the end."""
 
 LABEL_WIDTH: Final = 28
 CHILD_INDENT: Final = "    "
@@ -249,6 +261,7 @@ class Progress:
         self._items: dict[UUID, str] = {}
         self._depths: dict[UUID, int] = {}
         self._many: ManyStarted | None = None
+        self._counter: Counter | None = None
         self._width = 0
 
     def __call__(self, run_id: UUID, envelope: Envelope) -> None:
@@ -258,7 +271,14 @@ class Progress:
             case ManyStarted():
                 self._many = event
                 self._width = min(max(map(len, event.items), default=0), LABEL_WIDTH)
+                self._counter = Counter(event) if len(event.items) > FEW else None
                 self._head(f"{event.prompt_name} over {counted(len(event.items), 'item')}", event)
+            case SafetyEvent(event_type="interrupted"):
+                self._line(run_id, replace(event, reason=f"{event.reason} {HINT}"))
+            case _ if self._counter is not None:
+                said = self._counter(event)
+                if said:
+                    put(self._console, said)
             case RunStarted(item=str(item)):
                 self._items[run_id] = item
                 if not self._interleaved:
@@ -275,8 +295,6 @@ class Progress:
                 pass  # an item that was never started is in the report at the end, state is in the store
             case ItemEnded():
                 self._line(None, event)
-            case SafetyEvent(event_type="interrupted"):
-                self._line(run_id, replace(event, reason=f"{event.reason} {HINT}"))
             case RunEnded():
                 self._items.pop(run_id, None)
                 self._depths.pop(run_id, None)
@@ -304,6 +322,65 @@ class Progress:
         if run_id is not None:
             label += CHILD_INDENT * self._depths.get(run_id, 0)
         put(self._console, (label, "dim"), *parts_of(line))
+
+
+class Counter:
+    """Counts the items of a run over many as they end."""
+
+    def __init__(self, started: ManyStarted) -> None:
+        """Begin with none."""
+        self._items = len(started.items)
+        self._began = started.started_at
+        self._own = started.run_context.run_id
+        self._ended = self._failed = 0
+        self._cost: int | None = 0
+        self._children: set[UUID] = set()
+
+    def __call__(self, event: object) -> str:
+        """Take one event; return the line of the counter if it is time for one, else an empty text."""
+        match event:
+            case ChildStarted(run_context=child):
+                self._children.add(child.run_id)
+            case RunEnded(run_id=run_id, usage=usage) if run_id not in self._children:
+                known = self._cost is not None and usage.cost_nanos is not None
+                self._cost = (self._cost or 0) + (usage.cost_nanos or 0) if known else None
+            case ItemEnded():
+                self._ended += 1
+                self._failed += event.stop is not None
+                share = COUNTS * self._ended // self._items
+                if share > COUNTS * (self._ended - 1) // self._items:
+                    return self._line((event.ended_at - self._began).total_seconds())
+            case _:
+                pass
+        return ""
+
+    def _line(self, seconds: float) -> str:
+        cost = "cost unknown" if self._cost is None else format_money(self._cost)
+        done = f"{self._ended - self._failed:,} of {self._items:,} done, {self._failed:,} not done, {cost}"
+        left = self._items - self._ended
+        return f"{done}, about {format_duration(seconds / self._ended * left)} left" if left else done
+
+
+class JsonLines:
+    """Prints events as JSON, one line each: those that have a line for people, and the ends of runs and items."""
+
+    def __init__(self, out: TextIO) -> None:
+        """Print to ``out``."""
+        self._out = out
+        self._items: dict[UUID, str] = {}
+
+    def __call__(self, run_id: UUID, envelope: Envelope) -> None:
+        """Print one event, if it matters."""
+        event: object = envelope.event
+        if isinstance(event, RunStarted) and event.item is not None:
+            self._items[run_id] = event.item
+        body = HELD.redacted_data(dump(event))
+        tag = tag_of(type(event))
+        if tag in ALWAYS or line_of(tag, body) is not None:
+            at, item = envelope.at.isoformat(), self._items.get(run_id)
+            data = {"run_id": str(run_id), "item": item, "seq": envelope.seq, "at": at, "tag": tag, "event": body}
+            self._out.write(json.dumps(data) + "\n")
+            self._out.flush()
 
 
 def parts_of(line: Line) -> list[Part]:
@@ -334,17 +411,21 @@ def print_result(console: Console, result: RunResult[Any]) -> None:
 
 
 def print_many(console: Console, result: ManyResult[Any]) -> None:
-    """Print one row per item, then the whole."""
+    """Print one row per item, then the whole; of many items only those that failed."""
     put(console)
+    shown = result.results if len(result) <= FEW else result.not_done[:FAILURES]
     cut = ANSWER_CUT if console.is_terminal else None
     rows: list[tuple[Text | str, ...]] = []
-    for item in result.results:
+    for item in shown:
         if item.ok:
             mark, said = styled(done_mark(item.completion)), one_line(redacted(display(item.output)), cut)
         else:
             mark, said = styled(("✗", "red")), one_line(item.stop.message if item.stop else "")
         rows.append((one_line(item.item or "", cut and LABEL_WIDTH), mark, said))
-    print_table(console, ("item", "", "result"), rows)
+    if rows:
+        print_table(console, ("item", "", "result" if len(result) <= FEW else "not done"), rows)
+    if len(result) > FEW and len(result.not_done) > FAILURES:
+        put(console, f"and {len(result.not_done) - FAILURES:,} more")
     good = all(passed(item) for item in result.results)
     put(console, (one_line(result.sentence()), "green" if good else "yellow"))
 

@@ -43,13 +43,15 @@ from watchkeeper.app.settings import (
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.cli.broken_off import end_on_record
 from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, put, say, say_fenced, silence
-from watchkeeper.cli.loading import Loaded, agent_file, bind, items_for, labels_of, load, matching_files, parse_params
-from watchkeeper.cli.report import SHORT_ID, Progress, print_many, print_result
+from watchkeeper.cli.items import Bad, Given, read_items, refuse
+from watchkeeper.cli.loading import Loaded, agent_file, bind, item_maker, load, parse_params
+from watchkeeper.cli.report import SHORT_ID, JsonLines, Progress, print_many, print_result
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
 from watchkeeper.core.secrets import HELD
 from watchkeeper.core.text import one_line
+from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.store.ledger_file import ledger_path
@@ -59,6 +61,7 @@ from watchkeeper.tools.filesystems import HostFilesystem
 DONE: Final = 0
 STOPPED: Final = 1
 BAD_INPUT: Final = 2
+SOME_DONE: Final = 3
 SIGNALLED: Final = 128
 """Added to the number of the signal that ended a run, as shells do: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
 
@@ -82,26 +85,37 @@ class Order:
         given: Settings that were named as options.
         params: ``KEY=VALUE`` pairs.
         fallback: Models that take over, in this order.
-        each: A pattern of files, to run once for each.
+        each: Where items come from, to run once for each: `items.read_items`.
         first: Run only this many of them, the first ones.
         concurrency: How many run at once.
+        skip_bad: Whether items that cannot be read or bound are left out.
         files: Folder that tools may read and write.
         after: Name of a function that reports on the result.
         notify: Command to run at the end.
         as_json: Whether to print the result as JSON, and nothing else.
+        as_jsonl: Whether to print events as JSON lines, the result last, and nothing else.
+        quiet: Whether to print nothing while it goes on.
     """
 
     target: str
     given: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     params: Sequence[str] = ()
     fallback: Sequence[str] = ()
-    each: str | None = None
+    each: Sequence[str] = ()
     first: int | None = None
     concurrency: int | None = None
+    skip_bad: bool = False
     files: Path | None = None
     after: str | None = None
     notify: str | None = None
     as_json: bool = False
+    as_jsonl: bool = False
+    quiet: bool = False
+
+    @property
+    def for_programs(self) -> bool:
+        """Whether standard output is for JSON alone."""
+        return self.as_json or self.as_jsonl
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +126,14 @@ class Checked:
         settings: Those in force.
         options: Those of the run that do not come from the agent's file.
         values: What the prompt's parameters are bound to.
-        paths: The files to run over; None for one run.
+        items: What to run over; None for one run.
         program: What ``--notify`` runs, with its arguments.
     """
 
     settings: Settings
     options: RunOptions
     values: Mapping[str, str]
-    paths: Sequence[Path] | None
+    items: Sequence[Given | Bad] | None
     program: Sequence[str] | None
 
 
@@ -130,8 +144,11 @@ def checked(order: Order) -> Checked:
         ConfigurationError: For the first value that cannot work.
     """
     agent_file(order.target)
-    if order.each is None:
-        for name, value in (("--first", order.first), ("--concurrency", order.concurrency)):
+    if order.as_json and order.as_jsonl:
+        raise ConfigurationError("--json prints one document, --jsonl one for each line; give one of them")
+    if not order.each:
+        alone = {"--first": order.first, "--concurrency": order.concurrency, "--skip-bad": order.skip_bad or None}
+        for name, value in alone.items():
             if value is not None:
                 raise ConfigurationError(f"{name} goes with --each PATTERN")
     program = None if order.notify is None else parse_command(order.notify)
@@ -154,8 +171,10 @@ def checked(order: Order) -> Checked:
     if order.files is not None:
         options["filesystem"] = HostFilesystem(order.files)
     values = parse_params(order.params)
-    paths = None if order.each is None else matching_files(order.each, order.first)
-    return Checked(settings, options, values, paths, program)
+    items = read_items(order.each)[: order.first] if order.each else None
+    bad = [item for item in items or () if isinstance(item, Bad)]
+    refuse(bad, len(items or ()) - len(bad), skip=order.skip_bad)
+    return Checked(settings, options, values, items, program)
 
 
 def carry_out(order: Order) -> int:
@@ -180,29 +199,36 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
     """Run what was ordered, print and tell how it ended, and return the exit code."""
     asked = checked(order)
     out = cast("TextIO | None", sys.stdout)
-    aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if order.as_json else nullcontext()
+    aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if order.for_programs else nullcontext()
     with aside:
-        console = error_console() if order.as_json else make_console(out)
+        console = error_console() if order.for_programs else make_console(out)
         loaded = load(order.target)
         after = None if order.after is None else loaded.function(order.after, "--after")
         store = open_store(text_from(asked.settings, "store") or "default")
         with nullcontext() if store is None else store:
             options: RunOptions = {**asked.options, "store": store}
-            if not order.as_json:
+            if order.as_jsonl and out is not None and not order.quiet:
+                options["on_record"] = JsonLines(out)
+            elif not order.for_programs and not order.quiet:
                 options["on_record"] = Progress(console)
             requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
-            result = ended(partial(start, order, loaded, asked, options), requests, store)
+            result = ended(partial(start, order, loaded, asked, options, console), requests, store)
             if result is None:
                 say(console, ("not recorded: the run was broken off", "yellow"))
                 return signalled(requests)
             data = HELD.redacted_data(result.as_data())
             where = where_to_look(result.run_id, store, asked.settings)
-            lost = print_json(out, data) if order.as_json else print_end(console, result, where)
+            if order.for_programs:
+                lost = print_json(
+                    out, {"tag": "result", "result": data} if order.as_jsonl else data, compact=order.as_jsonl
+                )
+            else:
+                lost = print_end(console, result, where)
             failed = DONE
             if after is not None and not isinstance(result, StoredRun):
                 failed = report_with(partial(requests.broken_off_by, partial(after, result)), console)
             if asked.program is not None:
-                tell(asked.program, data, requests, console, quiet=order.as_json)
+                tell(asked.program, data, requests, console, quiet=order.for_programs)
     unstored = not isinstance(result, StoredRun) and result.not_stored
     return exit_code(result, requests) or lost or failed or (STOPPED if unstored else DONE)
 
@@ -233,8 +259,8 @@ def tell(program: Sequence[str], data: dict[str, Any], requests: EndRequests, co
         say(console, (f"--notify {program[0]}: {complaint}", "yellow"))
 
 
-def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions) -> AnyResult:
-    """Bind the parameters and run once, or once for every file.
+def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions, console: Console) -> AnyResult:
+    """Bind the parameters and run once, or once for every item.
 
     Raises:
         ConfigurationError: If something does not fit.
@@ -245,15 +271,41 @@ def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions) -> 
         options = {**options, "ledger": text_from(settings, "ledger") or "default"}
     options = {**loaded.options, **options}
     model = choose_model(text_from(settings, "model"), loaded)
-    if asked.paths is None:
+    if asked.items is None:
         return run(bind(loaded.prompt, asked.values), model=model, limits=limits, **options)
-    prompt, items = items_for(loaded.prompt, asked.paths, asked.values)
-    labels = {id(item): label for item, label in zip(items, labels_of(asked.paths), strict=True)}
+    prompt, items, left_out = bound_items(loaded.prompt, asked.items, asked.values, skip=order.skip_bad)
+    for line in left_out:
+        say(console, (f"left out: {line}", "yellow"))
+    labels = {id(item): label for label, item in items}
     many = cast("ManyOptions", {**options})
     many["label"] = lambda item: labels[id(item)]
     if order.concurrency is not None:
         many["concurrency"] = order.concurrency
-    return run_many(prompt, items, model=model, limits=limits, **many)
+    return run_many(prompt, [item for _, item in items], model=model, limits=limits, **many)
+
+
+def bound_items(
+    prompt: Prompt[Any], items: Sequence[Given | Bad], values: Mapping[str, str], *, skip: bool
+) -> tuple[Prompt[Any], list[tuple[str, Any]], list[str]]:
+    """Return the prompt with the values bound, label and value of each item, and a line for each that is left out.
+
+    Raises:
+        ConfigurationError: If an item does not fit and is not to be left out, or none fits.
+    """
+    good = [item for item in items if isinstance(item, Given)]
+    columns = {name for item in good if not isinstance(item.value, str) for name in item.value}
+    prompt, make = item_maker(prompt, values, columns, texts=any(isinstance(item.value, str) for item in good))
+    made: list[tuple[str, Any]] = []
+    bad: list[Bad] = []
+    for item in items:
+        if isinstance(item, Bad):
+            bad.append(item)
+            continue
+        try:
+            made.append((item.label, make(item.value)))
+        except ConfigurationError as error:
+            bad.append(Bad(item.where, str(error)))
+    return prompt, made, refuse(bad, len(made), skip=skip)
 
 
 def choose_model(named: str | None, loaded: Loaded) -> Model | str:
@@ -278,13 +330,13 @@ def choose_model(named: str | None, loaded: Loaded) -> Model | str:
     )
 
 
-def print_json(out: TextIO | None, data: dict[str, Any]) -> int:
+def print_json(out: TextIO | None, data: dict[str, Any], *, compact: bool = False) -> int:
     """Print the result as JSON, in ASCII, which every stream can write; return the exit code of that."""
     if out is None:
         complain(error_console(), "the result cannot be printed: standard output is closed")
         return STOPPED
     try:
-        out.write(json.dumps(data, indent=2) + "\n")
+        out.write(json.dumps(data, indent=None if compact else 2) + "\n")
         out.flush()
     except UNPRINTABLE as error:
         return _cannot_print(out, error)
@@ -380,11 +432,16 @@ def notify(program: Sequence[str], data: dict[str, Any], *, quiet: bool) -> str 
 
 
 def exit_code(result: AnyResult | StoredRun, requests: EndRequests) -> int:
-    """Return 0 for work that was done, 128 and its number for a signal that ended the run, 1 for every other end."""
+    """Return 0 for work that was done, 3 if some items are and some are not, 1 for every other end.
+
+    A run that a signal ended has 128 and the signal's number.
+    """
     if isinstance(result, StoredRun):
         return signalled(requests)
     if result.stop is not None and result.stop.reason in ("interrupted", "aborted"):
         return signalled(requests)
+    if isinstance(result, ManyResult) and result.done and result.not_done:
+        return SOME_DONE
     return DONE if result.ok else STOPPED
 
 

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -88,6 +89,14 @@ class Verdict:
         return _seconds(total, self.time_share)
 
 
+@own_value("default_retries")
+class DefaultRetries(IntEnum):
+    """The 20 retries of a run whose caller named none; they can be told from a 20 that was asked for."""
+
+    EACH = 20
+    __repr__ = int.__repr__
+
+
 @own_value("limits")
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -103,7 +112,7 @@ class Limits:
         max_output_tokens: Output tokens, reasoning included, over the whole run.
         max_tool_calls: Admitted tool calls.
         max_steps: Admitted calls of any kind.
-        max_retries: Calls that repeat a failed one.
+        max_retries: Calls that repeat a failed one; of a run over many the default is for each item, not for all.
         max_turns: Model turns of this run alone; children count their own.
         min_output_tokens: Smallest useful reply; if fewer output tokens are left, the budget counts as exhausted.
         landing: What to reserve for a last turn, or None for a hard stop.
@@ -121,7 +130,7 @@ class Limits:
     max_output_tokens: CountLike | None = None
     max_tool_calls: CountLike | None = None
     max_steps: CountLike | None = None
-    max_retries: CountLike | None = 20
+    max_retries: CountLike | None = DefaultRetries.EACH
     max_turns: CountLike | None = 100
     min_output_tokens: int = 256
     landing: Landing | None = Landing()
@@ -143,7 +152,7 @@ class Limits:
                 nanos = money(value, meter.field)
                 put(self, meter.ceiling, nanos)
                 put(self, meter.field, dollars(nanos))
-            else:
+            elif not isinstance(value, DefaultRetries):
                 put(self, meter.field, count(value, meter.field, zero=meter.zero))
         put(self, "min_output_tokens", count(self.min_output_tokens, "min_output_tokens"))
         _check_kept(self.landing, self.verdict)
@@ -152,14 +161,12 @@ class Limits:
 
     def start(self, clock: Clock) -> Deadline | None:
         """Return the moment at which a run that starts now must be over."""
-        if isinstance(self.deadline, timedelta):
-            return Deadline(clock.now() + self.deadline)
-        return self.deadline if isinstance(self.deadline, Deadline) else None
+        given = self.deadline
+        return Deadline(clock.now() + given) if isinstance(given, timedelta) else cast("Deadline | None", given)
 
     def ceiling(self, name: str) -> int | None:
         """Return a numeric ceiling by its field name (``max_cost_nanos`` for money), or None if it is lifted."""
-        value: int | None = getattr(self, name)
-        return value
+        return cast("int | None", getattr(self, name))
 
     def describe(self) -> str:
         """Return one line that lists the limits in force."""
@@ -256,7 +263,7 @@ class AccountLimit:
                 f"{field}={shown(given)} is not an amount for a period; write for example '$20/day', '$300/month' or "
                 "'500k tokens/day'"
             )
-        amount, period = match[1], _period(match[2])
+        amount, period = match[1], cast("Period", match[2].lower())
         tokens = _TOKENS.fullmatch(amount)
         if tokens is not None:
             return cls(period, tokens=count(tokens[1], field))
@@ -294,10 +301,6 @@ def account_name(given: object, field: str) -> str:
         f"{field}={shown(given)} is not a name; write 1 to 100 letters and digits, with any of . _ @ / - between them, "
         "such as 'team-a'"
     )
-
-
-def _period(text: str) -> Period:
-    return "day" if text.lower() == "day" else "month"
 
 
 def _account_limit(account: object, limit: object) -> AccountLimit:

@@ -137,7 +137,7 @@ METERS: Final = (
     ),
     LimitMeter(
         field="max_retries", column="retries", reason="retry_budget_exceeded", unit="retry", units="retries",
-        calls=("retry",), zero=True, told=8, occasional=True,
+        calls=("retry",), zero=True, told=8, occasional=True, option="Most retries for the whole; [20 for each run].",
     ),
 )
 # fmt: on

@@ -43,6 +43,9 @@ from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import raise_failure
 from watchkeeper.shield.decision import Decision
 
+LONGEST_LOOK: Final = 10.0
+"""The longest interval, in seconds, at which a call that waits for an open breaker asks whether it may pass."""
+
 LONGEST_WAIT_BEFORE_A_SWITCH: Final = 30.0
 """If a provider asks to wait more seconds than this, another model is asked instead, if there is one."""
 
@@ -125,9 +128,16 @@ class ModelCalls:
             landing = self._landing(number, worst)
         turn, attempt = Turn(number, phase, worst, landing), 1
         failures: dict[str, int] = {}
+        looks = 0
         while True:
             try:
                 return await self._attempt(turn, attempt)
+            except UnansweredError as error:
+                if error.reason != CIRCUIT_OPEN or not self._waits_out(phase):
+                    raise
+                looks += 1
+                await self._backoff.pause(min(self._backoff.growing(looks), LONGEST_LOOK))
+                continue
             except ProviderError as error:
                 failures[error.fault] = failures.get(error.fault, 0) + 1
                 wait = self._backoff.wait_after(error, attempt, failures[error.fault])
@@ -141,6 +151,11 @@ class ModelCalls:
                     raise UnansweredError(error.fault, stop, error) from error
             await self._backoff.pause(wait)
             attempt += 1
+
+    def _waits_out(self, phase: Phase) -> bool:
+        """Whether a call waits until its provider's breaker lets it pass: for work that no other model can take."""
+        waits = self._scope.waits_out and phase == "work"
+        return waits and self._over(phase) is None and self._successor(phase) is None
 
     def _worth(self, wait: float, turn: Turn) -> bool:
         """Whether to retry with the same model: not if another can take over and the wait or a ceiling forbids it."""

@@ -158,6 +158,7 @@ class RunScope(msgspec.Struct, frozen=True):
         price_of: Returns the price of a provider's model for a call that the run's code makes with a provider's own
             SDK, given the call; None if unknown.
         apart: Whether it was started inside another run or context but is independent of it (``parent=None``).
+        waits_out: Whether a call waits while the breaker of its provider is open, instead of ending the run.
     """
 
     session: Session
@@ -175,6 +176,7 @@ class RunScope(msgspec.Struct, frozen=True):
     watch: Callable[[Session, UUID], Callable[[], None]] | None = None
     price_of: Callable[[str, str, Any], ModelPrice | None] | None = None
     apart: bool = False
+    waits_out: bool = False
 
     def record(self, event: Any) -> None:
         """Write one of the runtime's own events on the log.
