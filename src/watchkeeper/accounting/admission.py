@@ -107,6 +107,11 @@ class Demand:
         self.held_before = NOTHING
         self.day = ""
 
+    @property
+    def is_held(self) -> bool:
+        """Whether something is reserved for it now."""
+        return bool(self.reserved) or (self.may_fail and self.has_retry)
+
 
 COUNTED_CALLS: Final = {**UNLIMITED_COUNTS, **{meter.column: meter.calls for meter in SHARED if meter.is_counted}}
 """By column, the calls that count there."""

@@ -145,7 +145,7 @@ class Waiter(msgspec.Struct, eq=False):
     Attributes:
         demand: What it wants.
         around: The calls inside which it was made: they release nothing before it returns.
-        notify: Makes the call ask again; must not block or raise. The code that runs the call sets it.
+        notify: Makes the call ask again, or withdraws it; must not block or raise. The code that runs the call sets it.
         notified: Whether it was notified since it last asked.
         last_chance: Set when no release is expected, or the call may not wait: its next attempt admits or refuses it.
     """
@@ -201,7 +201,7 @@ class Waiters(msgspec.Struct, eq=False):
 
     def _break_deadlock(self, now: float) -> None:
         """Give the newest waiter its last chance if no call can release anything for any waiter."""
-        if not any(waiter.notified for waiter in self.listed) and not self._can_release(now):
+        if self.listed and not any(waiter.notified for waiter in self.listed) and not self._can_release(now):
             youngest = self.listed[-1]
             youngest.last_chance = True
             youngest.wake()
@@ -369,11 +369,11 @@ class MemoryLedger:
         """Give back what was reserved for a call and book what it cost."""
         with self._lock:
             chain = demand.account.chain
-            self._unreserve(demand)
+            book(chain, charge, 1)  # before the release: a signal's exception in between must not lose the charge
             if failed and demand.may_fail:
                 for level in chain:
                     level.settled[RETRIES] += 1
-            book(chain, charge, 1)
+            self._unreserve(demand)
             if demand.account.claims:
                 move_claims(demand.account)
             if self._waiters.listed:
@@ -434,14 +434,14 @@ class MemoryLedger:
             move_claims(account)
 
     def _unreserve(self, demand: Demand) -> None:
-        """Give back what is reserved for a call."""
+        """Give back what is reserved for a call; nothing if that was done before."""
         if not demand.reserved and not demand.may_fail:
             return
         paths = demand.account.paths
         for count, amount in demand.reserved:
             for level in paths[count]:
                 level.reserved[count] -= amount
-        if demand.may_fail:
+        if demand.may_fail and demand.has_retry:
             release_retry(demand)
         demand.reserved = ()
         self._waiters.reserving.discard(demand)
