@@ -411,13 +411,21 @@ class MemoryLedger:
         wants, per_output, paths = demand.wants, demand.per_output, account.paths
         reserved: list[tuple[int, int]] = []
         if demand.most or wants[COST] or wants[TOTAL_TOKENS]:
-            for count in SPENDABLE:
-                amount = wants[count] + per_output[count] * output
-                if amount:
-                    reserved.append((count, amount))
-                    for level in paths[count]:
-                        level.reserved[count] += amount
-            demand.reserved = tuple(reserved)
+            try:
+                for count in SPENDABLE:
+                    amount = wants[count] + per_output[count] * output
+                    if amount:
+                        for level in paths[count]:
+                            level.reserved[count] += amount
+                        reserved.append((count, amount))
+                demand.reserved = tuple(reserved)
+            except BaseException:  # a signal handler raised between two accounts
+                at = locals()
+                last = (at["count"], at["amount"])
+                begun = reserved if not last[1] or last in reserved else [*reserved, last]
+                for level, known, taken in steps_of(account, begun, at)[0]:
+                    level.reserved[known] -= taken
+                raise
         for level in account.chain:
             settled = level.settled
             for count in demand.counts:
@@ -438,13 +446,19 @@ class MemoryLedger:
         if not demand.reserved and not demand.may_fail:
             return
         paths = demand.account.paths
-        for count, amount in demand.reserved:
-            for level in paths[count]:
-                level.reserved[count] -= amount
-        if demand.may_fail and demand.has_retry:
-            release_retry(demand)
-        demand.reserved = ()
-        self._waiters.reserving.discard(demand)
+        try:
+            for count, amount in demand.reserved:
+                for level in paths[count]:
+                    level.reserved[count] -= amount
+        except BaseException:  # a signal handler raised between two accounts
+            for level, known, held in steps_of(demand.account, demand.reserved, locals())[1]:
+                level.reserved[known] -= held
+            raise
+        finally:
+            demand.reserved = ()
+            if demand.may_fail and demand.has_retry:
+                release_retry(demand)
+            self._waiters.reserving.discard(demand)
 
     def _set_hold(self, account: Account, hold: tuple[int, ...]) -> None:
         """Keep this much, by count, for the landing turn of an account."""
@@ -500,6 +514,23 @@ class MemoryLedger:
             if not self._waiters.listed or any(waiter.notified for waiter in self._waiters.listed):
                 return (True,) * len(NOTHING)
             return tuple(self._waiters.is_releasable(account, count) for count in range(len(NOTHING)))
+
+
+Steps = list[tuple[Account, int, int]]
+
+
+def steps_of(account: Account, amounts: Sequence[tuple[int, int]], at: Mapping[str, Any]) -> tuple[Steps, Steps]:
+    """Return the changes of amounts at accounts that a loop has made, and those that it has not.
+
+    Args:
+        account: Whose paths the loop follows.
+        amounts: What is changed, by count.
+        at: The loop's variables ``count`` and ``level``: the last change that it made.
+    """
+    steps = [(level, count, amount) for count, amount in amounts for level in account.paths[count]]
+    done = [count == at.get("count") and level is at.get("level") for level, count, _ in steps]
+    last = done.index(True) + 1 if True in done else len(steps)
+    return steps[:last], steps[last:]
 
 
 def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
