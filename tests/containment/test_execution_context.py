@@ -741,6 +741,17 @@ def test_the_newest_events_are_kept_and_every_stop_of_the_chain_and_the_rest_is_
         assert ctx.get_snapshot().events[0].event_type == "step_limit_exceeded"
 
 
+def test_stops_of_children_are_kept_like_other_events_so_that_their_number_is_bounded() -> None:
+    listed = 2 * KEPT_EVENTS + 5
+    with ExecutionContext(unlimited()) as ctx:
+        for _ in range(listed):
+            with ctx.child(unlimited()) as child:
+                child.abort("enough")
+        snapshot = ctx.get_snapshot()
+    assert KEPT_EVENTS <= len(snapshot.events) < 2 * KEPT_EVENTS
+    assert len(snapshot.events) + snapshot.events_dropped == listed
+
+
 def test_a_callers_event_happens_now_unless_it_says_when_and_its_time_is_held_in_utc() -> None:
     before = SYSTEM_CLOCK.now()
     event = SafetyEvent("custom", Decision.HALT, "mine", "hook", "request-1")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
 
 from tests.containment.gates import TOOL, Held, answer, gate_with, settle, started
+from watchkeeper.containment import WrapOptions
 from watchkeeper.containment.record import Ending, FrozenView, Node, NodeRecord, NodeStore
 from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import RunStoppedError
 from watchkeeper.core.usage import TokenUsage
 
 
@@ -112,3 +116,16 @@ async def test_the_gates_own_record_reads_well() -> None:
     held.let_go.set()
     await settle()
     assert repr((await task).node) == "<Node tool 'look' ok>"
+
+
+def test_a_snapshot_and_the_error_that_carries_it_can_be_pickled() -> None:
+    with gate_with(TestClock(), max_steps=1) as gate:
+        gate.call_tool(lambda: 1, WrapOptions("search"))
+        refused = gate.call_tool(lambda: 2)
+        snapshot = gate.get_snapshot()
+    assert refused.stop is not None
+    error = RunStoppedError(refused.stop.message, stop=refused.stop, result=snapshot)
+    for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
+        assert (str(again), again.stop, again.result) == (str(error), error.stop, snapshot)
+        assert repr(again.result.nodes) == "<2 nodes>"
+        assert [node.operation_name for node in again.result.nodes] == ["search", ""]

@@ -107,6 +107,11 @@ class Demand:
         self.held_before = NOTHING
         self.day = ""
 
+    @property
+    def is_held(self) -> bool:
+        """Whether something is reserved for it now."""
+        return bool(self.reserved) or (self.may_fail and self.has_retry)
+
 
 COUNTED_CALLS: Final = {**UNLIMITED_COUNTS, **{meter.column: meter.calls for meter in SHARED if meter.is_counted}}
 """By column, the calls that count there."""
@@ -264,21 +269,33 @@ def reserve_retry(demand: Demand) -> None:
     if lender is not None and shared:  # not by a retry outside of what its context has carved
         lender.borrower, demand.lender, demand.borrowed_at = demand, lender, shared
     demand.has_retry = True
-    for level in path:
-        level.reserved[RETRIES] += level not in demand.borrowed_at
+    try:
+        for level in path:
+            level.reserved[RETRIES] += level not in demand.borrowed_at
+    except BaseException:  # a signal handler raised between two accounts: whoever releases it releases all
+        for level in path[path.index(locals()["level"]) + 1 :]:
+            level.reserved[RETRIES] += level not in demand.borrowed_at
+        raise
 
 
 def release_retry(demand: Demand) -> None:
     """Give back the retry of a call that has ended, or leave it to the call inside it that goes on."""
     lender, borrower = demand.lender, demand.borrower
     demand.has_retry, demand.lender, demand.borrower = False, None, None
-    for level in demand.account.paths[RETRIES]:
-        if level in demand.borrowed_at:
-            continue
-        if borrower is not None and level in borrower.borrowed_at:
-            borrower.borrowed_at = tuple(other for other in borrower.borrowed_at if other is not level)
-        else:
-            level.reserved[RETRIES] -= 1
+    path = demand.account.paths[RETRIES]
+    try:
+        for level in path:
+            if level in demand.borrowed_at:
+                continue
+            if borrower is not None and level in borrower.borrowed_at:
+                borrower.borrowed_at = tuple(other for other in borrower.borrowed_at if other is not level)
+            else:
+                level.reserved[RETRIES] -= 1
+    except BaseException:  # a signal handler raised between two accounts
+        lent = demand.borrowed_at if borrower is None else (*demand.borrowed_at, *borrower.borrowed_at)
+        for level in path[path.index(locals()["level"]) + 1 :]:
+            level.reserved[RETRIES] -= level not in lent
+        raise
     demand.borrowed_at = ()
     if borrower is not None:
         borrower.lender = lender if borrower.borrowed_at else None

@@ -147,7 +147,7 @@ class Waiter(msgspec.Struct, eq=False):
     Attributes:
         demand: What it wants.
         around: The calls inside which it was made: they release nothing before it returns.
-        notify: Makes the call ask again; must not block or raise. The code that runs the call sets it.
+        notify: Makes the call ask again, or withdraws it; must not block or raise. The code that runs the call sets it.
         notified: Whether it was notified since it last asked.
         last_chance: Set when no release is expected, or the call may not wait: its next attempt admits or refuses it.
     """
@@ -203,7 +203,7 @@ class Waiters(msgspec.Struct, eq=False):
 
     def _break_deadlock(self, now: float) -> None:
         """Give the newest waiter its last chance if no call can release anything for any waiter."""
-        if not any(waiter.notified for waiter in self.listed) and not self._can_release(now):
+        if self.listed and not any(waiter.notified for waiter in self.listed) and not self._can_release(now):
             youngest = self.listed[-1]
             youngest.last_chance = True
             youngest.wake()
@@ -371,11 +371,11 @@ class MemoryLedger:
         """Give back what was reserved for a call and book what it cost."""
         with self._lock:
             chain = demand.account.chain
-            self._unreserve(demand)
+            book(chain, charge, 1)  # before the release: a signal's exception in between must not lose the charge
             if failed and demand.may_fail:
                 for level in chain:
                     level.settled[RETRIES] += 1
-            book(chain, charge, 1)
+            self._unreserve(demand)
             if demand.account.claims:
                 move_claims(demand.account)
             if self._waiters.listed:
@@ -413,13 +413,21 @@ class MemoryLedger:
         wants, per_output, paths = demand.wants, demand.per_output, account.paths
         reserved: list[tuple[int, int]] = []
         if demand.most or wants[COST] or wants[TOTAL_TOKENS]:
-            for count in SPENDABLE:
-                amount = wants[count] + per_output[count] * output
-                if amount:
-                    reserved.append((count, amount))
-                    for level in paths[count]:
-                        level.reserved[count] += amount
-            demand.reserved = tuple(reserved)
+            try:
+                for count in SPENDABLE:
+                    amount = wants[count] + per_output[count] * output
+                    if amount:
+                        for level in paths[count]:
+                            level.reserved[count] += amount
+                        reserved.append((count, amount))
+                demand.reserved = tuple(reserved)
+            except BaseException:  # a signal handler raised between two accounts
+                at = locals()
+                last = (at["count"], at["amount"])
+                begun = reserved if not last[1] or last in reserved else [*reserved, last]
+                for level, known, taken in steps_of(account, begun, at)[0]:
+                    level.reserved[known] -= taken
+                raise
         for level in account.chain:
             settled = level.settled
             for count in demand.counts:
@@ -436,17 +444,23 @@ class MemoryLedger:
             move_claims(account)
 
     def _unreserve(self, demand: Demand) -> None:
-        """Give back what is reserved for a call."""
+        """Give back what is reserved for a call; nothing if that was done before."""
         if not demand.reserved and not demand.may_fail:
             return
         paths = demand.account.paths
-        for count, amount in demand.reserved:
-            for level in paths[count]:
-                level.reserved[count] -= amount
-        if demand.may_fail:
-            release_retry(demand)
-        demand.reserved = ()
-        self._waiters.reserving.discard(demand)
+        try:
+            for count, amount in demand.reserved:
+                for level in paths[count]:
+                    level.reserved[count] -= amount
+        except BaseException:  # a signal handler raised between two accounts
+            for level, known, held in steps_of(demand.account, demand.reserved, locals())[1]:
+                level.reserved[known] -= held
+            raise
+        finally:
+            demand.reserved = ()
+            if demand.may_fail and demand.has_retry:
+                release_retry(demand)
+            self._waiters.reserving.discard(demand)
 
     def _set_hold(self, account: Account, hold: tuple[int, ...]) -> None:
         """Keep this much, by count, for the landing turn of an account."""
@@ -502,6 +516,23 @@ class MemoryLedger:
             if not self._waiters.listed or any(waiter.notified for waiter in self._waiters.listed):
                 return (True,) * len(NOTHING)
             return tuple(self._waiters.is_releasable(account, count) for count in range(len(NOTHING)))
+
+
+Steps = list[tuple[Account, int, int]]
+
+
+def steps_of(account: Account, amounts: Sequence[tuple[int, int]], at: Mapping[str, Any]) -> tuple[Steps, Steps]:
+    """Return the changes of amounts at accounts that a loop has made, and those that it has not.
+
+    Args:
+        account: Whose paths the loop follows.
+        amounts: What is changed, by count.
+        at: The loop's variables ``count`` and ``level``: the last change that it made.
+    """
+    steps = [(level, count, amount) for count, amount in amounts for level in account.paths[count]]
+    done = [count == at.get("count") and level is at.get("level") for level, count, _ in steps]
+    last = done.index(True) + 1 if True in done else len(steps)
+    return steps[:last], steps[last:]
 
 
 def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:

@@ -18,6 +18,7 @@ from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, sto
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import (
     Admitted,
+    Charge,
     CLOSED_UNDER_WAY,
     CallRequest,
     KINDS,
@@ -197,11 +198,15 @@ class ContextCalls:
                 return self._refuse(request, refused, outer, now)
             inside = outer.may_fail(self.account) if outer else None
             demand = Demand(self.account, request, inside, next(self._numbers))
-        grant = self.ledger.admit(demand, now, waiter)
-        if type(grant) is Admitted:
-            if guards is None or request.kind == "child":
-                return self._begin(request, demand, outer, now)
-            return self._ask_guards(guards, request, demand, outer, now)
+        try:
+            grant = self.ledger.admit(demand, now, waiter)
+            if type(grant) is Admitted:
+                if guards is None or request.kind == "child":
+                    return self._begin(request, demand, outer, now)
+                return self._ask_guards(guards, request, demand, outer, now)
+        except BaseException:
+            self.give_back(demand)
+            raise
         if type(grant) is Refused:
             return self._refuse(request, grant, outer, now)
         if waiter is None:
@@ -215,6 +220,16 @@ class ContextCalls:
     def phase_ends(self, request: CallRequest) -> float:
         """Return the monotonic instant at which the phase of a call is over."""
         return self.account.ends_at(landing=request.phase == "landing")
+
+    def give_back(self, demand: Demand) -> None:
+        """Release what an admitted call holds, and end its node, if an exception kept the call from beginning."""
+        now, call = self.clock.monotonic(), self.in_flight.get(demand.number)
+        if demand.is_held:
+            self.ledger.settle(demand, Charge(), False, now)
+        if call is not None:
+            call.begun = False
+            call.node.ending = Ending(now, "aborted", 0, NO_TOKENS, 0, "aborted", "never begun", None)
+            self.in_flight.pop(demand.number, None)
 
     def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
         """Record an admitted call, and set the time at which it is interrupted."""
@@ -505,6 +520,8 @@ async def wait_for_turn(
 
     def notify(_: object = None) -> None:
         call_in_loop(loop, woken.set)
+        if loop.is_closed():  # nobody asks again: those behind it must not wait for that
+            calls.ledger.withdraw(waiter, calls.clock.monotonic())
 
     waiter.notify = notify
     until = calls.phase_ends(request)

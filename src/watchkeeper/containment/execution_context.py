@@ -68,7 +68,7 @@ from watchkeeper.containment.in_flight import (
 )
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener, Witness
-from watchkeeper.containment.settlement import abandon, finish, never_began
+from watchkeeper.containment.settlement import abandon, book_stranded, finish, never_began, recover
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -367,35 +367,34 @@ class ExecutionContext:
         """
         calls = self._calls
         admitted = calls.admit(request)
-        if not isinstance(admitted, InFlightCall):
-            if isinstance(admitted, Waiter):
-                admitted = await wait_for_turn(calls, request, admitted)
-            if isinstance(admitted, GuardedCall):
-                admitted = await ask_hooks(calls, admitted)
-            if isinstance(admitted, Outcome):
-                return admitted
-        call = admitted
-        if call.interrupted is not None:
-            return never_began(calls, call)
         value: T | None = None
         error: BaseException | None = None
-        outside = CURRENT_CALL.set(call)
         try:
-            running = as_coroutine(work(call))
+            if not isinstance(admitted, InFlightCall):
+                if isinstance(admitted, Waiter):
+                    admitted = await wait_for_turn(calls, request, admitted)
+                if isinstance(admitted, GuardedCall):
+                    admitted = await ask_hooks(calls, admitted)
+                if isinstance(admitted, Outcome):
+                    return admitted
+            call = admitted
+            if call.interrupted is not None:
+                return never_began(calls, call)
+            outside = CURRENT_CALL.set(call)
             try:
-                waited = running.send(None)
-            except StopIteration as returned:
-                value = returned.value
-            else:
-                value = await run_steps(call, running, waited, self._clock)
-        except BaseException as raised:
-            error = raised
-        finally:
-            try:  # noqa: SIM105  # on the path of every call
-                CURRENT_CALL.reset(outside)
-            except ValueError:  # a coroutine closed by the collector: its context is not here to be restored
-                pass
-        try:
+                try:
+                    waited = (running := as_coroutine(work(call))).send(None)
+                except StopIteration as returned:
+                    value = returned.value
+                else:
+                    value = await run_steps(call, running, waited, self._clock)
+            except BaseException as raised:
+                error = raised
+            finally:
+                try:  # noqa: SIM105  # on the path of every call
+                    CURRENT_CALL.reset(outside)
+                except ValueError:  # a coroutine closed by the collector: its context is not here to be restored
+                    pass
             if call.abandoned_task is None:
                 return finish(calls, call, value, error, meter)
             foreign = call.disarm() or call.outer_cancelled
@@ -404,6 +403,9 @@ class ExecutionContext:
             if foreign or not isinstance(error, AbandonedError):
                 raise error if error is not None and not foreign else CancelledError
             return outcome
+        except BaseException:
+            recover(calls, admitted)
+            raise
         finally:
             error = None  # its traceback holds this frame, and would hold itself
 
@@ -414,27 +416,27 @@ class ExecutionContext:
         """
         calls = self._calls
         admitted = calls.admit(request)
-        if not isinstance(admitted, InFlightCall):
-            if isinstance(admitted, Waiter):
-                admitted = block_for_turn(calls, request, admitted)
-            if isinstance(admitted, GuardedCall):
-                admitted = block_for_hooks(calls, admitted)
-            if isinstance(admitted, Outcome):
-                return admitted
-        call = admitted
         value: T | None = None
         error: BaseException | None = None
-        outside = CURRENT_CALL.set(call)
         try:
-            value = run_blocking(call, partial(fn, call), self._clock)
-            refuse_coroutine(value, fn)
-        except NeverBegunError:
-            return never_began(calls, call)
-        except BaseException as raised:
-            error = raised
-        finally:
-            CURRENT_CALL.reset(outside)
-        try:
+            if not isinstance(admitted, InFlightCall):
+                if isinstance(admitted, Waiter):
+                    admitted = block_for_turn(calls, request, admitted)
+                if isinstance(admitted, GuardedCall):
+                    admitted = block_for_hooks(calls, admitted)
+                if isinstance(admitted, Outcome):
+                    return admitted
+            call = admitted
+            outside = CURRENT_CALL.set(call)
+            try:
+                value = run_blocking(call, partial(fn, call), self._clock)
+                refuse_coroutine(value, fn)
+            except NeverBegunError:
+                return never_began(calls, call)
+            except BaseException as raised:
+                error = raised
+            finally:
+                CURRENT_CALL.reset(outside)
             if call.abandoned_thread is None:
                 outcome: Outcome[T] = finish(calls, call, value, error, meter)
                 if isinstance(error, UnrunCoroutineError):
@@ -446,6 +448,9 @@ class ExecutionContext:
             if error is not None and not isinstance(error, AbandonedError):
                 raise error
             return outcome
+        except BaseException:
+            recover(calls, admitted)
+            raise
         finally:
             error = None  # its traceback holds this frame, and would hold itself
 
@@ -634,6 +639,7 @@ class ExecutionContext:
         """
         self._unlink()
         self._calls.close()
+        book_stranded(self._calls)
 
     def __del__(self) -> None:
         """Close a context that was not closed, so that what it holds is released."""

@@ -205,6 +205,11 @@ class InFlightCall(Ticket):
             yield call
             call = inner
 
+    @property
+    def is_stranded(self) -> bool:
+        """Whether its loop was closed while it was under way, so that it can never end."""
+        return self.task is not None and self.node.ending is None and self.task.get_loop().is_closed()
+
     # --- interrupting -------------------------------------------------------------------------------------------------
 
     def interrupt(self, reason: Interruption) -> None:

@@ -3,7 +3,7 @@
 Nodes are in the order in which calls were decided, incidents in the order in which they were found; calls under way
 are visible. What a reader gets never changes: a snapshot shares what is done and keeps its own view of what is not, so
 taking one costs the same at ten nodes and at a hundred thousand. Memory is bounded: the newest nodes and incidents are
-kept, besides calls under way and stops of the chain, and what was dropped is counted.
+kept, besides calls under way and the context's own stops, and what was dropped is counted.
 """
 
 from __future__ import annotations
@@ -76,6 +76,15 @@ class FrozenView(SequenceView[T_co]):
     def __repr__(self) -> str:
         """Show the items, or how many there are."""
         return f"<{self._length} {self._what}s>" if self._brief else repr(list(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the items themselves, so that a worker process can hand a snapshot to the process that started it."""
+        return _view_of, (tuple(self), self._what, self._brief)
+
+
+def _view_of(items: tuple[T_co, ...], what: str, brief: bool) -> FrozenView[T_co]:
+    """Make the view that was pickled."""
+    return FrozenView(len(items), items.__getitem__, what, brief=brief)
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -355,7 +364,7 @@ class Incidents:
 
         Args:
             event: What happened.
-            lasting: Whether it is kept for good.
+            lasting: Whether it is kept for good on this very record; above, it is an event like others.
             from_above: Whether it came from above, where it is on record already.
 
         Raises:
@@ -365,7 +374,9 @@ class Incidents:
             raise ConfigurationError(f"{event!r} must be a SafetyEvent")
         level: Incidents | None = self
         while level is not None:
-            level._append(event, lasting)
+            level._append(
+                event, lasting and level is self
+            )  # a context may have any number of children that are stopped
             level = None if from_above else level._above
         above = self._above if from_above else None
         if self.witness is not None and (above is None or self.witness is not above.witness):
@@ -444,7 +455,7 @@ class ContextSnapshot:
         nodes: Its calls, oldest first; those under way have no end yet.
         events: Its incidents, oldest first.
         nodes_dropped: Nodes that are no longer kept.
-        events_dropped: Incidents that are no longer kept; a stop of the chain always is.
+        events_dropped: Incidents that are no longer kept; its own stops always are.
         usage: Everything it and its children used.
         stop: What ended it, or what ended its work, in full.
         parent_id: The chain around it, in which it counts, too; None for an outermost one.

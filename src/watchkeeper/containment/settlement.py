@@ -23,8 +23,8 @@ from watchkeeper.accounting.account import COST, INPUT_TOKENS, OUTPUT_TOKENS, RE
 from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY, Charge, KINDS, NO_TOKENS, expired, presumed_charge
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.containment.calls import ContextCalls
-from watchkeeper.containment.guards import stop_by_hook
-from watchkeeper.containment.in_flight import InFlightCall, Interruption, Meter
+from watchkeeper.containment.guards import GuardedCall, stop_by_hook
+from watchkeeper.containment.in_flight import CURRENT_CALL, InFlightCall, Interruption, Meter
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import Ending, NodeStatus
 from watchkeeper.core.clock import Clock
@@ -86,6 +86,8 @@ def never_began(calls: ContextCalls, call: InFlightCall) -> Outcome[Any]:
 
 def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
     """Abandon a call that did not stop in time; return its outcome, and the receiver of its late result."""
+    if call.node.ending is not None:  # its loop was closed, its context has booked it, and the collector closes it now
+        raise GeneratorExit
     number, reason = call.node.number, call.interrupted
     charge = presumed_charge(*reserved_amounts(call))
     late = LateResult(call, charge, meter, calls.ledger, calls.clock, partial(calls.in_flight.pop, number, None))
@@ -93,6 +95,40 @@ def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -
     outcome = conclude(calls, call, None, error, charge, reason, calls.clock.monotonic())
     calls.in_flight[number] = call
     return outcome, late
+
+
+def recover(calls: ContextCalls, call: object) -> None:
+    """Book a call that an exception tore out of the gate's own code: a signal handler may raise at any point.
+
+    What it cost is not known, so it is presumed to have cost what is reserved for it. One about which hooks were being
+    asked never begins, and what is reserved for it is released.
+    """
+    if isinstance(call, GuardedCall):
+        calls.give_back(call.demand)
+    if not isinstance(call, InFlightCall):
+        return
+    if CURRENT_CALL.get() is call:
+        CURRENT_CALL.set(call.outer)
+    if call.node.ending is None:
+        book_presumed(calls, call)
+    elif call.abandoned_task is None and call.abandoned_thread is None:
+        calls.in_flight.pop(call.node.number, None)
+
+
+def book_presumed(calls: ContextCalls, call: InFlightCall) -> None:
+    """Book a call that will never be settled by the code that made it."""
+    call.disarm()
+    is_booked = call.demand.may_fail and not call.demand.is_held  # only its node was left to be closed
+    charge = Charge() if is_booked else presumed_charge(*reserved_amounts(call))
+    record(calls, call, charge, "aborted", "aborted", None, calls.clock.monotonic())
+
+
+def book_stranded(calls: ContextCalls) -> None:
+    """Book the calls of a closed context whose loop was closed under them."""
+    for call in list(calls.in_flight.values()):
+        if call.is_stranded:
+            call.abandoned_task = call.task  # when the collector closes its coroutine, it is not settled once more
+            book_presumed(calls, call)
 
 
 def conclude(

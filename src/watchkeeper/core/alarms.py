@@ -1,8 +1,8 @@
 """Alarms: callbacks at an instant of a clock, for code that has no running asyncio loop.
 
-One thread for the whole process waits for the earliest alarm. The thread ends when no alarms are left. It runs no
-callback itself: each callback gets its own thread, so a callback that blocks delays no other. A cancelled alarm stays
-in the heap, without its callback, until the heap holds enough cancelled alarms to be swept.
+One thread for the whole process waits for the earliest alarm. The thread ends when no alarms are left. What is due is
+called on another thread, one callback after the other; if that makes no progress because a callback blocks, more
+threads help. A cancelled alarm stays in the heap, without its callback, until enough of them are there to be swept.
 """
 
 from __future__ import annotations
@@ -10,26 +10,23 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-LINGER_SECONDS: Final = 0.25
-"""Seconds that the thread stays without alarms; a program that sets alarms one by one keeps the same thread."""
-
+LINGER_SECONDS: Final = 0.25  # how long the thread stays without alarms: a program that sets them one by one keeps it
 LONGEST_WAIT: Final = 86_400.0
+STALLED_SECONDS: Final = 0.02  # without progress of those who call what is due, before twice as many are added
+SWEPT: Final = 64  # cancelled entries below which the heap is not swept
 
-SWEPT: Final = 64
-"""The number of cancelled entries below which the heap is not swept."""
 
-
+@dataclass(slots=True, eq=False)
 class Alarm:
     """A pending callback, until it is called or cancelled."""
 
-    __slots__ = ("_alarms", "callback")
-
-    def __init__(self, alarms: Alarms, callback: Callable[[], object]) -> None:
-        self._alarms = alarms
-        self.callback: Callable[[], object] | None = callback
+    _alarms: Alarms
+    callback: Callable[[], object] | None
 
     def cancel(self) -> None:
         """Forget the callback; harmless if it was called already."""
@@ -51,23 +48,18 @@ class Alarms:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._heap: list[tuple[float, int, Alarm]] = []
-        self._live = 0
+        self._due: deque[Callable[[], object]] = deque()
+        self._live = self._threads = 0
+        self._took_at = self._wakes_at = 0.0
         self._is_watched = False
-        self._wakes_at = 0.0
-        self._waits_long = False
 
     @property
     def pending(self) -> int:
         """Number of alarms that were neither called nor cancelled."""
         return self._live
 
-    @property
-    def kept(self) -> int:
-        """Number of entries in memory, cancelled ones included."""
-        return len(self._heap)
-
     def set(self, when: float, callback: Callable[[], object]) -> Alarm:
-        """Call back, on a thread of its own, once the clock reaches an instant."""
+        """Call back, on another thread, once the clock reaches an instant."""
         alarm = Alarm(self, callback)
         with self._lock:
             self._live += 1
@@ -88,44 +80,53 @@ class Alarms:
             if len(self._heap) > SWEPT + 2 * self._live:
                 self._heap = [entry for entry in self._heap if entry[2].callback is not None]
                 heapq.heapify(self._heap)
-            if not self._live and self._waits_long:
+            if not self._live and self._wakes_at > self._monotonic() + LINGER_SECONDS:
                 self._changed.notify()
 
     def _watch(self) -> None:
-        """Call all callbacks that are due, until there is nothing to wait for."""
-        while (due := self._next_due()) is not None:
-            for callback in due:
-                if not start(callback, "watchkeeper-alarm"):
-                    callback()
+        """Have all callbacks called that are due, until there is nothing to wait for."""
+        while threads := self._wait():
+            for _ in range(threads):
+                if not start(self._call_due, "watchkeeper-alarm"):
+                    self._call_due()
 
-    def _next_due(self) -> list[Callable[[], object]] | None:
-        """Wait for the next callbacks that are due; return None after a while without alarms."""
+    def _call_due(self) -> None:
+        """Call what is due, in order, until nothing is left."""
+        while self._due:
+            with self._lock:
+                callback, self._took_at = self._due.popleft() if self._due else bool, self._monotonic()
+            callback()
+
+    def _wait(self) -> int:
+        """Wait until threads are needed that call what is due; return how many, 0 after a while without alarms."""
         with self._lock:
             nothing_new = False
             while True:
                 now = self._monotonic()
-                if due := self._take(now):
-                    return due
-                if nothing_new and not self._live:
+                is_first = not self._due
+                self._take(now)
+                if self._due and (is_first or now >= self._took_at + STALLED_SECONDS):
+                    self._threads, self._took_at = 1 if is_first else min(2 * self._threads, len(self._due)), now
+                    return self._threads
+                if nothing_new and not self._live and not self._due:
                     self._is_watched = False
-                    return None
-                self._waits_long = nothing_new
+                    return 0
                 seconds = LONGEST_WAIT if nothing_new else LINGER_SECONDS
                 if self._heap:
                     seconds = min(seconds, self._heap[0][0] - now)
+                if self._due:
+                    seconds = min(seconds, self._took_at + STALLED_SECONDS - now)
                 self._wakes_at = now + seconds
                 nothing_new = not self._changed.wait(seconds)
 
-    def _take(self, now: float) -> list[Callable[[], object]]:
-        """Remove due and cancelled alarms from the top of the heap; return the due callbacks in order."""
-        due: list[Callable[[], object]] = []
+    def _take(self, now: float) -> None:
+        """Remove due and cancelled alarms from the top of the heap; the due callbacks wait for a thread."""
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].callback is None):
             alarm = heapq.heappop(self._heap)[2]
-            callback, alarm.callback = alarm.callback, None
-            if callback is not None:
+            if alarm.callback is not None:
                 self._live -= 1
-                due.append(callback)
-        return due
+                self._due.append(alarm.callback)
+                alarm.callback = None
 
 
 def start(target: Callable[[], object], name: str) -> bool:
