@@ -778,5 +778,4 @@ async def test_what_a_child_that_is_left_behind_spends_is_in_the_result(asks: st
     assert result.usage.tokens.total == 8_240
     assert result.usage.presumed == ended.usage.presumed
     assert (result.usage.presumed.calls, result.cost) == (1, ended.usage.cost)
-    last = [type(envelope.event) for envelope in result.session.log][-1]
-    assert last is RunEnded
+    assert isinstance([envelope.event for envelope in result.session.log][-1], RunEnded)

@@ -191,7 +191,8 @@ class NestedEvaluator(Generic[OutputT]):
             case RunAdapter(children=own):
                 return None if own is children else self.adapter.priced
             case Adapter():
-                return self.adapter.priced
+                priced = self.adapter.priced
+                return priced if children is None else children.family.models.get(self.adapter, priced)
             case _:
                 return outside_model(self.adapter)
 

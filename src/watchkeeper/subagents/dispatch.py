@@ -112,7 +112,8 @@ class SubagentSettings:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise ConfigurationError(f"{name}={value!r} of a subagent must be {wanted}")
-        if self.hydrate is not None and (not callable(self.hydrate) or iscoroutinefunction(self.hydrate)):
+        hydrate = cast("object", self.hydrate)
+        if hydrate is not None and (not callable(hydrate) or iscoroutinefunction(hydrate)):
             raise ConfigurationError(
                 f"hydrate={self.hydrate!r} must be a function that takes the child's session, and not async: it is"
                 " called on a worker thread"

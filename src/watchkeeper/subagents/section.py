@@ -149,9 +149,10 @@ def _models(dispatch: Dispatch) -> tuple[Any, ...]:
     found: dict[str, Model | str] = {}
     for model in (
         *named,
-        *(cast("Model | str", each) for prompt in dispatch.registry for each in prompt.template.models),
+        *(each for prompt in dispatch.registry for each in prompt.template.models if isinstance(each, Model | str)),
     ):
         known = found.setdefault(label_of(model), model)
         if known is not model and known != model:
             raise ConfigurationError(f"two different models of subagents are called {label_of(model)}; rename one")
-    return tuple(found.values())
+    adapters = (each for prompt in dispatch.registry for each in prompt.template.models)
+    return (*found.values(), *dict.fromkeys(each for each in adapters if not isinstance(each, Model | str)))
