@@ -223,12 +223,18 @@ class Dispatch:
         prompt = prompt_of(task, self.registry)
         snapshot = (self.session or calling.context.session).snapshot(cascade=self.cascade)
         check_version(task, snapshot)
+        if task.expected_artifacts and calling.workspace.base is None:
+            raise ToolValidationError(
+                "expected_artifacts names files, but there are no files here; leave it empty, and ask for what you need"
+                " in the subagent's answer"
+            )
         files = await calling.workspace.handled(calling.workspace.open, task.expected_artifacts)
         name = f"{task.prompt_ns}/{task.prompt_key}"
         try:
             run = await calling.children.start(self._child(task, prompt, snapshot, files, calling))
             if run.result.stop is not None or run.result.output is None:
-                raise failure(name, run.result) from run.result.error
+                dropped = await calling.workspace.handled(files.dropped)
+                raise failure(name, run.result, dropped) from run.result.error
             return await calling.workspace.handled(collected, task, run.result, snapshot, files)
         except (ToolValidationError, DispatchSubagentError):
             raise
@@ -251,7 +257,7 @@ class Dispatch:
         self, task: DispatchSubagent, prompt: Prompt[Any], snapshot: Snapshot, files: ChildFiles, calling: Calling
     ) -> ChildTask[Any]:
         settings, family = self.of(prompt), calling.children.family
-        bound, messages = told(prompt, task, snapshot)
+        bound, messages = told(prompt, task, snapshot, has_files=files.overlay is not None)
         return ChildTask(
             prompt=bound,
             kind="subagent",
@@ -360,7 +366,8 @@ def collected(
     recorded = recorded_artifacts(result, snapshot)
     wanted = dict.fromkeys((*task.expected_artifacts, *recorded))
     handed = files.hand_over(wanted)
-    said_of_files = _notes(task, result, recorded, handed, has_files=files.overlay is not None)
+    dropped = files.dropped((*handed.kept, *handed.unchanged, *handed.failed))
+    said_of_files = _notes(task, result, recorded, handed, dropped)
     notes = shortened("\n".join(said_of_files), NOTES_BYTES)
     said = shortened(_said(result, output), SUMMARY_BYTES - len(notes.encode()) - 1 if notes else SUMMARY_BYTES)
     there = {*handed.kept, *handed.unchanged, *recorded} - handed.failed.keys()
@@ -378,12 +385,21 @@ def collected(
     )
 
 
-def failure(name: str, result: RunResult[Any]) -> DispatchSubagentError:
-    """Return the error of a child that was stopped: why, by which limit, what it had, and what the parent can do."""
+def failure(name: str, result: RunResult[Any], dropped: Iterable[str] = ()) -> DispatchSubagentError:
+    """Return the error of a child that was stopped: why, by which limit, what it had, and what the parent can do.
+
+    Args:
+        name: ``ns/key`` of its prompt.
+        result: How it ended.
+        dropped: The files that it had written; a stopped child hands none over.
+    """
     stop = result.stop
     why = "it has no output" if stop is None else stop.message.rstrip(".")
     limit = f" (limit: {stop.limit})" if stop is not None and stop.limit and stop.limit not in why else ""
     text = f"The subagent {name} was stopped before its work was done: {why}{limit}."
+    lost = ", ".join(dropped)
+    if lost:
+        text = shortened(f"{text} No file of it was kept: {lost}.", SUMMARY_BYTES // 2)
     said = display(result.text if result.partial is None else result.partial).strip()
     if not said:
         return DispatchSubagentError(f"{shortened(text, SUMMARY_BYTES - len(ADVICE) - 1)} {ADVICE}")
@@ -438,13 +454,16 @@ def _said(result: RunResult[Any], output: Any) -> str:
 
 
 def _notes(
-    task: DispatchSubagent, result: RunResult[Any], recorded: Iterable[str], handed: HandedOver, *, has_files: bool
+    task: DispatchSubagent, result: RunResult[Any], recorded: Iterable[str], handed: HandedOver, dropped: Iterable[str]
 ) -> Iterable[str]:
     if handed.failed:
         yield "Not kept: " + "; ".join(f"{path} ({why})" for path, why in handed.failed.items())
     absent = [path for path in handed.absent if path in task.expected_artifacts and path not in recorded]
-    if absent and has_files:
+    if absent:
         yield f"Expected, but not left as files: {', '.join(absent)}"
+    lost = ", ".join(dropped)
+    if lost:
+        yield f"Not kept, because expected_artifacts does not name them: {lost}"
     if result.completion == "unverified":
         yield f"Not verified: {' '.join(result.completion_note.split()) or 'no reason given'}"
     if handed.kept:
