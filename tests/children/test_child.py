@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.kit import ANSWER, Call, Inside, Say, ScriptedModel, agent, answers, children, events, inside, play, question
 from tests.subagents.support import DIG, dispatching, parent_template
 from tests.subagents.support import task as dispatched
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import ChildRun, ChildTask, children_of
 from watchkeeper.core import workers
@@ -40,6 +41,7 @@ from watchkeeper.judging.evaluator import NestedEvaluator
 from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
+from watchkeeper.prompt.evaluation import NestedExecutionContext
 from watchkeeper.prompt.observer import Escalation, FeedbackContext, FeedbackProviderConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
@@ -721,3 +723,59 @@ async def test_all_of_several_children_that_an_abort_cut_off_are_booked_in_the_r
     assert result.stop is not None
     assert result.stop.reason == "aborted"
     assert booked(result) == (20 + 3 * 16_384, 20 + 3 * 16_384)
+
+
+# --- what is left behind ----------------------------------------------------------------------------------------------
+
+
+class Overrunning(ScriptedModel):
+    """Lets the time of its caller pass, and then does not answer."""
+
+    def __init__(self, clock: TestClock) -> None:
+        """Turn this clock."""
+        super().__init__([], free=False)
+        self.clock = clock
+
+    async def turn(self, request: ModelRequest) -> ModelReply:
+        """Wait for nothing."""
+        self.clock.advance(2)
+        await asyncio.Event().wait()
+        raise AssertionError("nobody answers")
+
+
+@pytest.mark.parametrize("asks", ["tool", "provider"])
+async def test_what_a_child_that_is_left_behind_spends_is_in_the_result(asks: str) -> None:
+    clock = TestClock()
+    adapter = Adapter(Overrunning(clock), price=ModelPrice.per_million(1, 15), clock=clock)
+
+    def judged(session: Session) -> None:
+        context = NestedExecutionContext(session, budget=Budget(max_total_tokens=8_000))
+        NestedEvaluator(adapter, prompt=question(), context=context).evaluate()
+
+    @tool(timeout="1s")
+    def work(*, context: ToolContext) -> str:
+        """Work."""
+        if asks == "tool":
+            judged(context.session)
+        return "ok"
+
+    class Judging:
+        name = "judging"
+
+        def should_run(self, *, context: FeedbackContext) -> bool:
+            return asks == "provider"
+
+        def provide(self, *, context: FeedbackContext) -> None:
+            judged(context.session)
+
+    template = replace(
+        agent(work),
+        feedback_providers=[FeedbackProviderConfig(Judging(), ObserverTrigger(on_every_call=True), time_limit="1s")],
+    )
+    result = await play(template, [Call("work"), ANSWER], Limits(max_cost_usd=1), clock=clock)
+    [ended] = events(result, ChildEnded)
+    assert ended.usage.tokens.total == 8_000
+    assert result.usage.tokens.total == 8_240
+    assert result.usage.presumed == ended.usage.presumed
+    assert (result.usage.presumed.calls, result.cost) == (1, ended.usage.cost)
+    assert isinstance([envelope.event for envelope in result.session.log][-1], RunEnded)

@@ -42,12 +42,17 @@ def feedback(adapter: Any) -> Any:
     return LLMTrajectoryFeedback(adapter)
 
 
-@pytest.mark.parametrize("take", [evaluator, verifier, feedback])
-def test_somebody_who_cannot_be_asked_is_refused_at_once(take: Any) -> None:
+def test_a_single_evaluation_makes_no_model_of_a_name() -> None:
     with pytest.raises(
         ConfigurationError, match=r"'openai:x' can evaluate nothing; give Adapter\(.*from\('openai:x'\)"
     ):
-        take("openai:x")
+        evaluator("openai:x")
+
+
+@pytest.mark.parametrize("take", [evaluator, verifier, feedback])
+def test_somebody_who_cannot_be_asked_is_refused_at_once(take: Any) -> None:
+    with pytest.raises(ConfigurationError, match="can evaluate nothing"):
+        take(1)
     with pytest.raises(ConfigurationError, match=r"is a model; give Adapter\(model\)"):
         take(ScriptedModel([]))
     for adapter in (Adapter(ScriptedModel([])), Later()):

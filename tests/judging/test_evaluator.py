@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, cast
@@ -673,6 +673,33 @@ def test_tools_are_refused_unless_they_are_allowed() -> None:
     config = NestedExecutionConfig(allow_nested_tools=True)
     result = alone(ScriptedModel([Call("look"), "Fine."]), question(tools=(look,)), config=config).evaluate()
     assert result.output == "Fine."
+
+
+@tool
+async def look_around() -> str:
+    """Look around."""
+    return "nothing"
+
+
+@pytest.mark.parametrize("own", [None, NestedExecutionConfig("1h", allow_nested_tools=True, max_nesting_depth=3)])
+async def test_the_templates_rules_bind_a_context_that_was_made_by_hand(own: NestedExecutionConfig | None) -> None:
+    clock, raised = TestClock(), list[BaseException]()
+
+    async def act(context: Any) -> None:
+        built: dict[str, Any] = {
+            "deadline": clock.now() + timedelta(hours=1),
+            **({} if own is None else {"config": own}),
+        }
+        for asked in (question(), question(tools=(look_around,))):
+            try:
+                made = NestedExecutionContext(context.session, context.run_context, **built)
+                await NestedEvaluator(context.adapter, prompt=asked, context=made).evaluate_async()
+            except WatchkeeperError as error:
+                raised.append(error)
+
+    template = replace(agent(checker=Inside(act)), nested_execution_config=NestedExecutionConfig("1s"))
+    await play(template, [ANSWER, slow(clock, 4), "No."], clock=clock)
+    assert [type(error) for error in raised] == [DeadlineExceededError, ConfigurationError]
 
 
 def nesting(seen: list[Any], config: NestedExecutionConfig) -> Act:

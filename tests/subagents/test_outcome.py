@@ -13,6 +13,7 @@ from tests.subagents.support import Finding, child_model, dispatching, limited, 
 from watchkeeper.adapters.scripted import Call, Say
 from watchkeeper.core.errors import DispatchSubagentError
 from watchkeeper.core.limits import Limits
+from watchkeeper.core.model import ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
@@ -162,7 +163,8 @@ class TestFiles:
         )
         assert played.value.artifacts == ("out/a.md", "there.md")
         assert played.said == (
-            "done digging\nExpected, but not left as files: gone.md\nFiles kept: out/a.md\n"
+            "done digging\nExpected, but not left as files: gone.md\n"
+            "Not kept, because expected_artifacts does not name them: scratch\nFiles kept: out/a.md\n"
             "Files left as they were: there.md"
         )
         assert files.read_text("out/a.md") == "A"
@@ -259,10 +261,35 @@ class TestFiles:
         assert played.calls[-1].outcome == "crashed"
         assert files.glob("**") == ()
 
-    async def test_without_files_expected_ones_are_not_missed(self) -> None:
-        played = await play(dispatching(task(expected_artifacts=("a.md",))))
-        assert played.said == "found"
+    async def test_files_are_not_expected_where_there_are_none(self) -> None:
+        played = await play(dispatching(task(expected_artifacts=("a.md",))), children=[])
+        assert "there are no files here; leave it empty" in played.said
+        assert played.started == []
+
+    async def test_the_child_is_told_that_nothing_is_kept_and_the_parent_what_was_dropped(self) -> None:
+        files = MemoryFilesystem()
+        children = child_model([Call("write", {"path": "r.md", "text": "It."}), "It is in r.md."])
+        played = await play(dispatching(task()), children=children, tools=[write], options={"filesystem": files})
+        told = "\n".join(message.text for message in children.requests[0].transcript)
+        assert "No file that you write is kept" in told
+        assert played.said == "It is in r.md.\nNot kept, because expected_artifacts does not name them: r.md"
         assert played.value.artifacts == ()
+        assert not files.exists("r.md")
+
+    async def test_the_parent_is_told_that_the_files_of_a_stopped_child_are_gone(self) -> None:
+        def lands(request: ModelRequest) -> Any:
+            said = "I wrote chapters 1-3 to report.md."
+            return said if request.tool_choice == "none" else Call("write", {"path": "report.md", "text": "1"})
+
+        played = await play(
+            dispatching(task(expected_artifacts=("report.md",))),
+            children=lands,
+            tools=[write],
+            options={"filesystem": MemoryFilesystem()},
+            settings=limited(Limits(max_tool_calls=3)),
+        )
+        assert "No file of it was kept: report.md." in played.said
+        assert "I wrote chapters 1-3 to report.md." in played.said
 
     async def test_the_parent_sees_the_files_of_its_child_in_its_next_call(self) -> None:
         @tool

@@ -191,20 +191,44 @@ async def test_a_conflict_between_siblings_fails_the_later_files_only() -> None:
     assert files.read_text("shared.md") == str(first)
 
 
-async def test_what_is_left_is_divided_equally_among_them() -> None:
+async def test_those_that_run_at_once_get_equal_parts_of_the_share() -> None:
     played = await play(
         dispatching(*numbered(5)),
         children=Slow(lambda request: "found"),
         limits=Limits(max_total_tokens=400_000, max_tool_calls=41, deadline="1h", verdict=None, landing=None),
         max_parallel=2,
     )
-    # Half of what is left, by five; the time in three rounds.
-    left = 400_000 - 120
-    assert f"total tokens {left // 10:,}" in played.started[0].limits
-    assert "tool calls 4" in played.started[0].limits
-    assert len({each.limits.split(", ", 1)[1] for each in played.started}) == 1
-    assert played.started[0].limits.startswith("deadline 10m")
+    # Half of what is left, by two; the time in three rounds.
+    share = (400_000 - 120) // 2
+    assert f"total tokens {share // 2:,}" in played.started[0].limits
+    assert f"total tokens {share // 2:,}" in played.started[1].limits
+    assert all("tool calls 10" in each.limits for each in played.started)
+    assert all(each.limits.startswith("deadline 10m") for each in played.started)
     assert all(outcome.ok for outcome in played.value.outcomes)
+
+
+async def test_what_one_child_has_not_used_is_there_for_the_next() -> None:
+    played = await play(
+        dispatching(*numbered(20)),
+        children=Slow(lambda request: "found"),
+        limits=Limits(max_total_tokens=50_000),
+    )
+    assert [outcome.error for outcome in played.value.outcomes] == [""] * 20
+    assert played.result.usage.tokens.total == 22 * 120
+
+
+async def test_children_never_get_more_than_the_share_of_their_call() -> None:
+    def greedy(request: ModelRequest) -> Any:
+        return Say("found", TokenUsage(input_tokens=50, output_tokens=min(2_000, request.max_output_tokens)))
+
+    played = await play(
+        dispatching(*numbered(6)),
+        children=Slow(greedy),
+        limits=Limits(max_total_tokens=20_000, verdict=None, landing=None),
+        max_parallel=2,
+    )
+    assert sum(each.usage.tokens.total for each in played.ended) <= (20_000 - 120) // 2
+    assert any(outcome.ok for outcome in played.value.outcomes)
 
 
 PRICE = ModelPrice(input=Rate(10**9), output=Rate(10**10))  # $1 and $10 per million tokens

@@ -28,10 +28,11 @@ import msgspec
 from watchkeeper.app.options import RunOptions
 from watchkeeper.app.prices import check_priced, price_of
 from watchkeeper.core.clock import SYSTEM_CLOCK
-from watchkeeper.core.errors import ConfigurationError, UnknownModelError
+from watchkeeper.core.errors import ConfigurationError, UnknownModelError, UnpricedModelError
 from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.secrets import hold_url
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.user_code import closed
@@ -120,14 +121,15 @@ class RunModels(msgspec.Struct, frozen=True):
         fallback: Who takes over, in this order, when the one in use cannot answer.
         cheaper: Who takes over where a hook says DEGRADE; None if none is named.
         escalations: By source of advice, who takes over if it is not heeded.
-        children: Who answers in child runs, by what the template names them with (a string, or ``provider:name``).
+        children: Who answers in child runs, by what the template names them with: a string, ``provider:name`` or an
+            `Adapter`.
     """
 
     first: PricedModel
     fallback: tuple[PricedModel, ...] = ()
     cheaper: PricedModel | None = None
     escalations: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
-    children: Mapping[str, PricedModel] = msgspec.field(default_factory=dict[str, PricedModel])
+    children: Mapping[Any, PricedModel] = msgspec.field(default_factory=dict[Any, PricedModel])
 
     @property
     def output_in_prompt(self) -> bool:
@@ -150,7 +152,7 @@ def models_of_run(
         model: Who is asked first.
         limits: Ceilings in force; a cost ceiling needs prices.
         options: Names the fallback, the shield, settings and prices.
-        template: Names the models of child runs, and those that escalations go on with.
+        template: Names the models of child runs and of judges, and those that escalations go on with.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, a model without a price under a cost ceiling,
@@ -161,17 +163,19 @@ def models_of_run(
     shield, clock = options.get("shield"), options.get("clock", SYSTEM_CLOCK)
     asked, prices = options.get("settings", ModelSettings()), options.get("prices")
 
-    def priced(each: Model) -> PricedModel:
-        settings = settings_for(each, models[0], asked)
-        price = price_of(each, prices, settings, clock)
+    def priced(each: Model, own: PricedModel | None = None) -> PricedModel:
+        settings = settings_for(each, models[0], asked) if own is None else own.settings
+        price = (own and own.price) or price_of(each, prices, settings, clock)
         check_priced(each, price, limits)
         check_reachable(each, shield)
         return PricedModel(each, price, settings)
 
     line = [priced(each) for each in models]
 
-    def found(wanted: Model | str) -> PricedModel:
+    def found(wanted: Model | str | Adapter) -> PricedModel:
         """Return the model of the line that is named, or a new one."""
+        if isinstance(wanted, Adapter):
+            return priced(wanted.model, wanted.priced)
         for each, inline in zip(named, line, strict=True):
             if wanted is each or wanted in (each, inline.label, inline.model.name):
                 return inline
@@ -187,8 +191,28 @@ def models_of_run(
             for source in template.sources
             if source.escalate is not None and source.escalate.model is not None
         },
-        {each if isinstance(each, str) else name_of(each): found(each) for each in template.models},
+        {
+            name_of(each) if isinstance(each, Model) else each: found(each)
+            for each in template.models
+            if ours(each, limits)
+        },
     )
+
+
+def ours(asked: object, limits: Limits) -> bool:
+    """Return whether what a template asks is a model or an `Adapter`, not the caller's own adapter.
+
+    Raises:
+        UnpricedModelError: For the caller's own adapter under a cost ceiling: its price is known only afterwards.
+    """
+    if isinstance(asked, Model | str | Adapter):
+        return True
+    if limits.max_cost_nanos is not None:
+        raise UnpricedModelError(
+            f"max_cost_usd is set, but nobody knows before a call what the adapter {type(asked).__name__} of a judge"
+            " costs, so the ceiling could not be kept; give Adapter(model) or the name of a model, or lift max_cost_usd"
+        )
+    return False
 
 
 def check_reachable(model: Model, shield: ShieldPipeline | None) -> None:

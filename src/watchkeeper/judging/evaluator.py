@@ -53,7 +53,13 @@ from watchkeeper.loop.run import Adapter, children_outside_runs
 from watchkeeper.loop.driver import Ending
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.evaluation import PromptResponse
-from watchkeeper.prompt.evaluation import NestedExecutionContext, nested_limits, refuse_tools
+from watchkeeper.prompt.evaluation import (
+    NESTED,
+    NestedExecutionConfig,
+    NestedExecutionContext,
+    nested_limits,
+    refuse_tools,
+)
 from watchkeeper.prompt.output import OutputT
 from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.runtime.events import ModelReplied
@@ -150,6 +156,7 @@ class NestedEvaluator(Generic[OutputT]):
                 " (deadline=derive_nested_deadline(context.deadline)) or a budget, or evaluate with budget_tracker="
             )
         with self._children(budget_tracker) as children:
+            refuse_tools(self.prompt.name, self.prompt.template.tools, self._config(children))
             limits = self._limits(children, budget_tracker)
             try:
                 run = await children.start(self._task(children, limits, budget_tracker))
@@ -191,14 +198,29 @@ class NestedEvaluator(Generic[OutputT]):
             case RunAdapter(children=own):
                 return None if own is children else self.adapter.priced
             case Adapter():
-                return self.adapter.priced
+                priced = self.adapter.priced
+                return priced if children is None else children.family.models.get(self.adapter, priced)
             case _:
                 return outside_model(self.adapter)
+
+    def _config(self, children: Children) -> NestedExecutionConfig:
+        """Return the rules that hold: those of the run's template bind however the context was made."""
+        own, of_run = self.context.config, children.family.nested
+        if own is of_run or of_run is NESTED:
+            return own
+        if own is NESTED:
+            return of_run
+        return NestedExecutionConfig(
+            max_nested_duration=min(own.longest, of_run.longest),
+            default_nested_budget=own.default_nested_budget,
+            allow_nested_tools=own.allow_nested_tools and of_run.allow_nested_tools,
+            max_nesting_depth=min(own.max_nesting_depth, of_run.max_nesting_depth),
+        )
 
     def _limits(self, children: Children, tracker: BudgetTracker | None) -> Limits:
         context, home = self.context, children.family.scope
         deadline = context.deadline if isinstance(context.deadline, Deadline | None) else Deadline(context.deadline)
-        limits = nested_limits(deadline, context.config.longest, context.budget, home.clock)
+        limits = nested_limits(deadline, self._config(children).longest, context.budget, home.clock)
         if tracker is None or is_drawn_from(tracker, home.gate):
             return limits
         return tighten(limits, tracker.remaining().as_limits(), home.clock)
@@ -217,7 +239,7 @@ class NestedEvaluator(Generic[OutputT]):
             model=self._model(children),
             filesystem=files,
             resources=home.resources.afresh(context.resource_overrides),
-            max_depth=context.config.max_nesting_depth,
+            max_depth=self._config(children).max_nesting_depth,
             tracker=tracker,
             execute=None if ours else evaluated_by(self.adapter, self.prompt),
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol, cast, get_type_hints
 
 from watchkeeper.accounting.budget import Budget
+from watchkeeper.children.child import children_of
 from watchkeeper.core.errors import (
     BudgetExceededError,
     ConfigurationError,
@@ -39,6 +40,7 @@ from watchkeeper.judging.templates import (
     unfounded,
     words_of,
 )
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Feedback, Observation, Severity
 from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
 from watchkeeper.prompt.evaluation import NestedExecutionContext
@@ -62,7 +64,8 @@ class LLMTrajectoryFeedback:
     """Has a model assess the latest tool calls of an agent, and tells the agent; a `FeedbackProvider`.
 
     Attributes:
-        adapter: Evaluates the prompt, for example an `Adapter` around a cheap model; None for the run's own model.
+        adapter: Evaluates the prompt, for example an `Adapter` around a cheap model, or the name of a model, which is
+            then made when the run begins; None for the run's own model.
         evaluation_prompt: What to ask; its answers are `TrajectoryAssessment`. Where it has these placeholders, they
             are filled: ``task_description``, ``recent_actions``, ``tool_call_count`` and ``current_plan``.
         budget: What one evaluation may spend, reserved from what the run has left; None for the default of the
@@ -74,7 +77,7 @@ class LLMTrajectoryFeedback:
         plan: The type of the session slice in which the agent keeps its plan; its newest value is ``current_plan``.
     """
 
-    adapter: ProviderAdapter | None = None
+    adapter: ProviderAdapter | str | None = None
     evaluation_prompt: Prompt[TrajectoryAssessment] = ASSESS
     budget: Budget | None = JUDGE_BUDGET
     max_duration: DurationLike | None = None
@@ -105,6 +108,11 @@ class LLMTrajectoryFeedback:
         unfilled = unfilled_of(self.evaluation_prompt, ASSESSED if self.plan else ASSESSED - {"current_plan"})
         if unfilled:
             raise ObserverError(f"evaluation_prompt: {unfilled}; current_plan needs plan=, the type of its slice")
+
+    @property
+    def asked_models(self) -> tuple[Any, ...]:
+        """What the run is to make ready and price when it begins."""
+        return () if self.adapter is None else (self.adapter,)
 
     def should_run(self, *, context: FeedbackContext) -> bool:
         """Whether there is enough to look at."""
@@ -185,7 +193,8 @@ class LLMCompletionVerifier:
         share_budget: Whether the verdict is paid from what the run has left; if not, ``budget`` is reserved for it.
         on_error: What follows if there is no verdict: ``open`` ends the run as done but not verified, ``closed`` stops
             it.
-        adapter: Evaluates the prompt; None for the run's own model.
+        adapter: Evaluates the prompt: an adapter, or the name of a model, which is then made when the run begins; None
+            for the run's own model.
         max_duration: How long it may take; None for the default of the template's `NestedExecutionConfig`.
         budget: What it may spend with ``share_budget=False``.
         files: Paths of files whose content the judge is shown.
@@ -196,7 +205,7 @@ class LLMCompletionVerifier:
     verification_prompt: Prompt[Any] = VERIFY
     share_budget: bool = field(default=True, kw_only=True)
     on_error: OnError = field(default="open", kw_only=True)
-    adapter: ProviderAdapter | None = field(default=None, kw_only=True)
+    adapter: ProviderAdapter | str | None = field(default=None, kw_only=True)
     max_duration: DurationLike | None = field(default=None, kw_only=True)
     budget: Budget = field(default=JUDGE_BUDGET, kw_only=True)
     files: Sequence[str] = field(default=(), kw_only=True)
@@ -218,6 +227,11 @@ class LLMCompletionVerifier:
         if not is_whole(self.recent_calls, 0):
             raise ConfigurationError(f"recent_calls={self.recent_calls!r} must be a whole number, 0 or more")
         _check_answers(self.verification_prompt)
+
+    @property
+    def asked_models(self) -> tuple[Any, ...]:
+        """What the run is to make ready and price when it begins."""
+        return () if self.adapter is None else (self.adapter,)
 
     async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
         """Evaluate the prompt and return the verdict; unverified, with the reason, if there is none."""
@@ -374,14 +388,14 @@ async def compare(
     )
 
 
-def check_judge(adapter: ProviderAdapter | None, budget: object, max_duration: DurationLike | None) -> None:
+def check_judge(adapter: ProviderAdapter | str | None, budget: object, max_duration: DurationLike | None) -> None:
     """Refuse settings of a judge with which no evaluation is possible.
 
     Raises:
         ConfigurationError: For an adapter that cannot evaluate, or a budget of another type.
         LimitsError: For a duration that is not one.
     """
-    if adapter is not None:
+    if adapter is not None and not (isinstance(adapter, str) and adapter.strip()):
         check_adapter(adapter)
     if not isinstance(budget, Budget | None):
         raise ConfigurationError(f"budget={budget!r} must be a Budget, for example Budget(max_total_tokens=8_000)")
@@ -404,15 +418,33 @@ def filled(prompt: Prompt[Any], values: Mapping[str, Any]) -> Prompt[Any]:
 
 
 async def ask(
-    adapter: ProviderAdapter, prompt: Prompt[OutputT], context: NestedExecutionContext
+    adapter: ProviderAdapter | str, prompt: Prompt[OutputT], context: NestedExecutionContext
 ) -> tuple[OutputT, TokenUsage]:
     """Evaluate a prompt as a child of the run that is judged, and return the answer and its usage.
 
     Raises:
+        ConfigurationError: If the adapter is the name of a model that the run has not made ready.
         NestedEvaluationError: If there is no answer.
         PromptEvaluationError: If the time or the budget was used up.
     """
-    result = await NestedEvaluator(adapter, prompt=prompt, context=context).evaluate_async()
+    made = named_model(adapter, context) if isinstance(adapter, str) else adapter
+    result = await NestedEvaluator(made, prompt=prompt, context=context).evaluate_async()
     if result.output is None:
         raise result.error or NestedEvaluationError("the evaluation ended without an answer", kind="output")
     return result.output, result.usage or TokenUsage()
+
+
+def named_model(name: str, context: NestedExecutionContext) -> Adapter:
+    """Return an adapter around a model that the run made when it began.
+
+    Raises:
+        ConfigurationError: If it made none of that name, or if no run goes on.
+    """
+    children = children_of(context.parent_session)
+    found = None if children is None else children.family.models.get(name)
+    if found is None:
+        raise ConfigurationError(
+            f"adapter={name!r} names a model that was not made ready when the run began; put the judge into the"
+            f" template of the run, or give Adapter(watchkeeper.models.model_from({name!r}))"
+        )
+    return Adapter(found.model, settings=found.settings, price=found.price)

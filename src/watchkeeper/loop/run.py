@@ -29,7 +29,7 @@ from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.kernel.turn_machine import End
 from watchkeeper.loop.driver import Drive, drive
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
-from watchkeeper.prompt.template import Prompt
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import RunEnded, RunStarted, log_end
 from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
@@ -269,6 +269,7 @@ class Adapter:
             if bus is not None and bus is not session.dispatcher:
                 around.callback(session.dispatcher.subscribe_all(bus.publish))
             gate = around.enter_context(gate_outside_runs(limits, tracker, session, self._clock, self._ids))
+            refuse_unready(prompt.template, limits)
             plan = self._plan(prompt.bind(*params) if params else prompt, gate, options.get("parse_output", True))
             context = options.get("run_context") or root_run_context(session.session_id, self._ids)
             result = await execute(plan, RunScope(session, gate, context, self._clock, self._ids, self._rng))
@@ -299,6 +300,27 @@ class Adapter:
         in_prompt = parse_output and not self.model.native_output
         rendered = prompt.render(deadline=gate.deadline, output_in_prompt=in_prompt)
         return plan_for(prompt, rendered, self.priced, parse_output=parse_output)
+
+
+def refuse_unready(template: PromptTemplate[Any], limits: Limits) -> None:
+    """Refuse judges of a template that an adapter does not make ready: one that names its model, or has no price.
+
+    Raises:
+        ConfigurationError: Naming it and what to give.
+        UnpricedModelError: If there is a cost ceiling, and the price of a judge's model is unknown.
+    """
+    for asked in template.judges:
+        if isinstance(asked, str):
+            raise ConfigurationError(
+                f"a judge of {template.name!r} names the model {asked!r}, which only run() makes; give it"
+                f" Adapter(watchkeeper.models.model_from({asked!r}))"
+            )
+        if limits.max_cost_nanos is not None and not (isinstance(asked, Adapter) and asked.priced.price):
+            name = asked.priced.label if isinstance(asked, Adapter) else type(asked).__name__
+            raise UnpricedModelError(
+                f"a cost ceiling is set, but there is no price for {name!r}, which a judge of {template.name!r} asks;"
+                " give one: Adapter(model, price=ModelPrice.per_million(input_usd, output_usd))"
+            )
 
 
 @contextmanager

@@ -143,6 +143,14 @@ def asks_model(checker: object) -> bool:
     return bool(getattr(checker, "asks_model", False))
 
 
+def asked_models(asking: object) -> tuple[Any, ...]:
+    """Return what a checker, an observer or a feedback provider asks beside the run's own model.
+
+    Its attribute ``asked_models`` has model strings and adapters, so that a run makes and prices them when it begins.
+    """
+    return tuple(getattr(asking, "asked_models", ()))
+
+
 def on_error_of(checker: object) -> OnError:
     """Return the policy of a checker that cannot tell: its attribute ``on_error``, ``open`` if it has none.
 
@@ -313,6 +321,11 @@ class CompositeChecker:
     def asks_model(self) -> bool:
         """Whether any of the parts asks a model."""
         return any(asks_model(checker) for checker in self.checkers)
+
+    @property
+    def asked_models(self) -> tuple[Any, ...]:
+        """The models that its parts ask beside the run's own."""
+        return tuple(model for checker in self.checkers for model in asked_models(checker))
 
     async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
         """Ask one part after the other until the verdict is known."""

@@ -23,7 +23,13 @@ from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
 from watchkeeper.core.messages import ImagePart, Message, Part, SystemMessage, TextPart, UserMessage
 from watchkeeper.core.quantities import is_whole
-from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker, is_checker, on_error_of
+from watchkeeper.prompt.completion import (
+    COMPLETION_ROUNDS,
+    TaskCompletionChecker,
+    asked_models,
+    is_checker,
+    on_error_of,
+)
 from watchkeeper.prompt.evaluation import EvaluateOptions, NestedExecutionConfig, PromptResponse
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, SourceConfig, check_distinct
 from watchkeeper.prompt.output import OutputT, answer_form, format_section, output_schema
@@ -121,11 +127,17 @@ class PromptTemplate(Generic[OutputT]):
 
     @property
     def models(self) -> tuple[Any, ...]:
-        """Models that its sections name for child runs, each once."""
+        """Models that its sections, its checker and its sources name for child runs, each once."""
         found: list[Any] = []
-        for section in self.walk():
-            found += [model for model in section.models if not any(model is other or model == other for other in found)]
+        for named in (*(section.models for section in self.walk()), self.judges):
+            found += [model for model in named if not any(model is other or model == other for other in found)]
         return tuple(found)
+
+    @property
+    def judges(self) -> tuple[Any, ...]:
+        """Models that its checker and its sources ask beside the run's own: model strings and adapters."""
+        asking = (self.task_completion_checker, *(config.source for config in self.sources))
+        return tuple(model for each in asking for model in asked_models(each))
 
     def walk(self) -> Iterator[MarkdownSection]:
         """Yield every section, nested ones too, in document order."""

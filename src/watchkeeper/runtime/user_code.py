@@ -138,11 +138,24 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until
 
 
 async def booked(gate: ExecutionContext) -> None:
-    """After a stop, wait at most `BOOKING_SECONDS` until the interrupted calls are booked."""
+    """At the end of a run, end what was left behind, and wait at most `BOOKING_SECONDS` until its calls are booked.
+
+    A plain tool or observer that overran may still wait for a judge or a run that it started. What that spends belongs
+    to the run, so it has to be in the run's result.
+    """
+    if is_over(gate):
+        return
+    gate.close()
     for _ in range(LOOKS):
-        if gate.stop is None or gate.is_booked:
-            return
         await asyncio.sleep(BOOKING_SECONDS / LOOKS)
+        if is_over(gate):
+            return
+
+
+def is_over(gate: ExecutionContext) -> bool:
+    """Return whether no call is under way at a gate or below; one that was abandoned is booked."""
+    left = (call for call in gate.in_flight if call.abandoned_thread is None and call.abandoned_task is None)
+    return gate.is_booked and next(left, None) is None
 
 
 def _forget_result(task: asyncio.Future[Any]) -> None:

@@ -6,15 +6,16 @@ nothing else reaches the parent, and everything that the child opened is closed,
 the parent's transcript is limited in bytes; the child's log is complete.
 
 Limits: the limits in the settings are the child's ceilings, and it gets at most what its parent has left. Without any,
-the children of a call get a share of what the parent has left of every ceiling and of its time, divided equally among
-them, so that the parent can always go on.
+the children of a call get a share of what the parent has left of every ceiling and of its time, so that the parent can
+always go on. Those that run at once get equal parts of it, and what one of them has not used is there for the next.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
@@ -22,6 +23,7 @@ from fractions import Fraction
 from functools import partial
 from inspect import iscoroutinefunction
 from math import ceil
+from operator import attrgetter
 from typing import Any, Final, cast
 
 import msgspec
@@ -35,7 +37,7 @@ from watchkeeper.core.meters import SHARED
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import is_share, is_whole
 from watchkeeper.core.text import error_text, one_line, one_name
-from watchkeeper.core.usage import NANOS_PER_USD
+from watchkeeper.core.usage import NANOS_PER_USD, Usage
 from watchkeeper.loop.compaction import shortened
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.plan import PricedModel
@@ -112,8 +114,8 @@ class SubagentSettings:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise ConfigurationError(f"{name}={value!r} of a subagent must be {wanted}")
-        prepare = cast("object", self.hydrate)
-        if prepare is not None and (not callable(prepare) or iscoroutinefunction(prepare)):
+        hydrate = cast("object", self.hydrate)
+        if hydrate is not None and (not callable(hydrate) or iscoroutinefunction(hydrate)):
             raise ConfigurationError(
                 f"hydrate={self.hydrate!r} must be a function that takes the child's session, and not async: it is"
                 " called on a worker thread"
@@ -129,6 +131,53 @@ class SubagentSettings:
         )
 
 
+@dataclass(slots=True)
+class Part:
+    """The limits of one child, and what it has used once it is over."""
+
+    limits: Limits
+    used: Usage | None = None
+
+
+class CallShare:
+    """What the children of one call get together: equal parts for those that run at once.
+
+    What a child does not use goes back, so that later children of the call get it.
+    """
+
+    __slots__ = ("_at_once", "_free", "_limits", "_running")
+
+    def __init__(self, limits: Limits, at_once: int) -> None:
+        """Start with the part of each of ``at_once`` children, and nobody running."""
+        self._limits = limits
+        self._at_once = at_once
+        self._running = 0
+        parts = {meter: limits.ceiling(meter.ceiling) for meter in SHARED}
+        self._free = {meter: part * at_once for meter, part in parts.items() if part is not None}
+
+    @contextmanager
+    def part(self) -> Generator[Part]:
+        """Yield the part of a child that starts now; without a figure of its usage, all of it counts as used."""
+        divisor = max(self._at_once - self._running, 1)
+        given = {meter: max(free // divisor, 1) for meter, free in self._free.items()}
+        changes: dict[str, Any] = {
+            meter.field: Decimal(amount) / NANOS_PER_USD if meter.measures == "money" else amount
+            for meter, amount in given.items()
+        }
+        part = Part(replace(self._limits, **changes))
+        self._running += 1
+        for meter, amount in given.items():
+            self._free[meter] -= amount
+        try:
+            yield part
+        finally:
+            self._running -= 1
+            if part.used is not None:
+                for meter, amount in given.items():
+                    used = attrgetter(meter.usage)(part.used)
+                    self._free[meter] += max(amount - (amount if used is None else used), 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Calling:
     """One call of a dispatch tool.
@@ -137,13 +186,13 @@ class Calling:
         context: What the tool was given.
         children: What starts child runs below the run.
         workspace: The files of the call.
-        limits: The limits of each child that has no limits of its own.
+        share: What its children without limits of their own get.
     """
 
     context: ToolContext
     children: Children
     workspace: Workspace
-    limits: Limits
+    share: CallShare
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -223,12 +272,23 @@ class Dispatch:
         prompt = prompt_of(task, self.registry)
         snapshot = (self.session or calling.context.session).snapshot(cascade=self.cascade)
         check_version(task, snapshot)
+        if task.expected_artifacts and calling.workspace.base is None:
+            raise ToolValidationError(
+                "expected_artifacts names files, but there are no files here; leave it empty, and ask for what you need"
+                " in the subagent's answer"
+            )
         files = await calling.workspace.handled(calling.workspace.open, task.expected_artifacts)
         name = f"{task.prompt_ns}/{task.prompt_key}"
         try:
-            run = await calling.children.start(self._child(task, prompt, snapshot, files, calling))
+            limits = self.of(prompt).limits
+            own = nullcontext(Part(limits)) if limits is not None else calling.share.part()
+            with own as part:
+                child = self._child(task, prompt, snapshot, files, calling, part.limits)
+                run = await calling.children.start(child)
+                part.used = run.result.usage
             if run.result.stop is not None or run.result.output is None:
-                raise failure(name, run.result) from run.result.error
+                dropped = await calling.workspace.handled(files.dropped)
+                raise failure(name, run.result, dropped) from run.result.error
             return await calling.workspace.handled(collected, task, run.result, snapshot, files)
         except (ToolValidationError, DispatchSubagentError):
             raise
@@ -241,21 +301,25 @@ class Dispatch:
         children = children_of(context.session)
         if children is None:
             raise DispatchSubagentError("A subagent can only be dispatched within a run; nothing was started.")
-        limits = self.every.limits
-        if limits is None:
-            rounds, gate = ceil(count / self.max_parallel), children.family.scope.gate
-            limits = allotted(gate, context.remaining_seconds, self.share, count, rounds)
-        return Calling(context, children, Workspace(context.filesystem), limits)
+        rounds, at_once = ceil(count / self.max_parallel), min(count, self.max_parallel)
+        part = allotted(children.family.scope.gate, context.remaining_seconds, self.share, at_once, rounds)
+        return Calling(context, children, Workspace(context.filesystem), CallShare(part, at_once))
 
     def _child(
-        self, task: DispatchSubagent, prompt: Prompt[Any], snapshot: Snapshot, files: ChildFiles, calling: Calling
+        self,
+        task: DispatchSubagent,
+        prompt: Prompt[Any],
+        snapshot: Snapshot,
+        files: ChildFiles,
+        calling: Calling,
+        limits: Limits,
     ) -> ChildTask[Any]:
         settings, family = self.of(prompt), calling.children.family
-        bound, messages = told(prompt, task, snapshot)
+        bound, messages = told(prompt, task, snapshot, has_files=files.overlay is not None)
         return ChildTask(
             prompt=bound,
             kind="subagent",
-            limits=settings.limits or calling.limits,
+            limits=limits,
             model=None if settings.model is None else priced(settings.model, calling.children),
             snapshot=snapshot,
             hydrate=None if settings.hydrate is None else partial(hydrated, settings.hydrate),
@@ -360,7 +424,8 @@ def collected(
     recorded = recorded_artifacts(result, snapshot)
     wanted = dict.fromkeys((*task.expected_artifacts, *recorded))
     handed = files.hand_over(wanted)
-    said_of_files = _notes(task, result, recorded, handed, has_files=files.overlay is not None)
+    dropped = files.dropped((*handed.kept, *handed.unchanged, *handed.failed))
+    said_of_files = _notes(task, result, recorded, handed, dropped)
     notes = shortened("\n".join(said_of_files), NOTES_BYTES)
     said = shortened(_said(result, output), SUMMARY_BYTES - len(notes.encode()) - 1 if notes else SUMMARY_BYTES)
     there = {*handed.kept, *handed.unchanged, *recorded} - handed.failed.keys()
@@ -378,12 +443,21 @@ def collected(
     )
 
 
-def failure(name: str, result: RunResult[Any]) -> DispatchSubagentError:
-    """Return the error of a child that was stopped: why, by which limit, what it had, and what the parent can do."""
+def failure(name: str, result: RunResult[Any], dropped: Iterable[str] = ()) -> DispatchSubagentError:
+    """Return the error of a child that was stopped: why, by which limit, what it had, and what the parent can do.
+
+    Args:
+        name: ``ns/key`` of its prompt.
+        result: How it ended.
+        dropped: The files that it had written; a stopped child hands none over.
+    """
     stop = result.stop
     why = "it has no output" if stop is None else stop.message.rstrip(".")
     limit = f" (limit: {stop.limit})" if stop is not None and stop.limit and stop.limit not in why else ""
     text = f"The subagent {name} was stopped before its work was done: {why}{limit}."
+    lost = ", ".join(dropped)
+    if lost:
+        text = shortened(f"{text} No file of it was kept: {lost}.", SUMMARY_BYTES // 2)
     said = display(result.text if result.partial is None else result.partial).strip()
     if not said:
         return DispatchSubagentError(f"{shortened(text, SUMMARY_BYTES - len(ADVICE) - 1)} {ADVICE}")
@@ -438,13 +512,16 @@ def _said(result: RunResult[Any], output: Any) -> str:
 
 
 def _notes(
-    task: DispatchSubagent, result: RunResult[Any], recorded: Iterable[str], handed: HandedOver, *, has_files: bool
+    task: DispatchSubagent, result: RunResult[Any], recorded: Iterable[str], handed: HandedOver, dropped: Iterable[str]
 ) -> Iterable[str]:
     if handed.failed:
         yield "Not kept: " + "; ".join(f"{one_name(path)} ({one_line(why)})" for path, why in handed.failed.items())
     absent = [path for path in handed.absent if path in task.expected_artifacts and path not in recorded]
-    if absent and has_files:
+    if absent:
         yield f"Expected, but not left as files: {_listed(absent)}"
+    lost = tuple(dropped)
+    if lost:
+        yield f"Not kept, because expected_artifacts does not name them: {_listed(lost)}"
     if result.completion == "unverified":
         yield f"Not verified: {' '.join(result.completion_note.split()) or 'no reason given'}"
     if handed.kept:

@@ -83,7 +83,7 @@ class PromptSubagentToolsSection(MarkdownSection):
             session: Whose state children start from; that of the run which calls the tool, by default.
             settings: Model, limits and more for the children of one prompt, by ``ns/key``.
             share: What a call's children get together of what the parent has left, of every ceiling and of its time,
-                divided equally; for those without limits of their own.
+                in equal parts for those that run at once; for those without limits of their own.
             max_depth: How many subagents may be nested; with 1 a subagent cannot dispatch.
             max_parallel: How many children of one `dispatch_subagents` run at once.
             cascade: Whether the snapshot includes the sessions below the parent's; its summary then names them.
@@ -149,9 +149,10 @@ def _models(dispatch: Dispatch) -> tuple[Any, ...]:
     found: dict[str, Model | str] = {}
     for model in (
         *named,
-        *(cast("Model | str", each) for prompt in dispatch.registry for each in prompt.template.models),
+        *(each for prompt in dispatch.registry for each in prompt.template.models if isinstance(each, Model | str)),
     ):
         known = found.setdefault(label_of(model), model)
         if known is not model and known != model:
             raise ConfigurationError(f"two different models of subagents are called {label_of(model)}; rename one")
-    return tuple(found.values())
+    adapters = (each for prompt in dispatch.registry for each in prompt.template.models)
+    return (*found.values(), *dict.fromkeys(each for each in adapters if not isinstance(each, Model | str)))

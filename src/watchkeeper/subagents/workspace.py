@@ -122,6 +122,17 @@ class ChildFiles:
                     self._workspace.came.append(place)
         return HandedOver(tuple(kept), tuple(unchanged), tuple(absent), failed)
 
+    def dropped(self, kept: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return the files that the child changed and that are not the parent's, in the order of their paths.
+
+        Args:
+            kept: Artifacts that are the parent's now, or that are reported in another way.
+        """
+        if self.overlay is None:
+            return ()
+        told = {_place(path) for path in kept}
+        return tuple(change.path for change in self.overlay.changes() if change.path not in told)
+
     def discard(self) -> None:
         """Drop all changes that were not handed over; later writes are refused."""
         if self.overlay is not None:
@@ -155,8 +166,16 @@ ITEM_CHARS: Final = 120
 NOTHING: Final = "none"
 
 
-def told(prompt: Prompt[OutputT], task: DispatchSubagent, snapshot: Snapshot) -> tuple[Prompt[OutputT], list[Message]]:
+def told(
+    prompt: Prompt[OutputT], task: DispatchSubagent, snapshot: Snapshot, *, has_files: bool = False
+) -> tuple[Prompt[OutputT], list[Message]]:
     """Return a prompt with a task's values, and the message that says what the prompt itself does not.
+
+    Args:
+        prompt: The subagent's.
+        task: What it is to do.
+        snapshot: The state that it starts with.
+        has_files: Whether it can write files, so that it has to know which of them are kept.
 
     Raises:
         PromptDefinitionError: If the prompt cannot take the values that it asks for.
@@ -176,7 +195,7 @@ def told(prompt: Prompt[OutputT], task: DispatchSubagent, snapshot: Snapshot) ->
     prompt = prompt.with_variables(**{**fitting, **prompt.variables})
     mentioned = {name for section in template.sections for name in _sure_placeholders(section)} & fitting.keys()
     rest = {name: value for name, value in values.items() if name not in mentioned}
-    return prompt, _messages(rest)
+    return prompt, _messages(rest, has_files=has_files)
 
 
 def values_of(task: DispatchSubagent, snapshot: Snapshot) -> dict[str, str]:
@@ -230,7 +249,7 @@ def _sure_placeholders(section: MarkdownSection) -> Iterable[str]:
             yield from _sure_placeholders(child)
 
 
-def _messages(values: Mapping[str, str]) -> list[Message]:
+def _messages(values: Mapping[str, str], *, has_files: bool) -> list[Message]:
     """Say in one message what is left to say."""
     if not values:
         return []
@@ -244,6 +263,8 @@ def _messages(values: Mapping[str, str]) -> list[Message]:
         lines.append(f"Step of the plan: {values['plan_step_id']}")
     if values.get("expected_artifacts", NOTHING) != NOTHING:
         lines.append(f"Leave these files; no others are kept: {values['expected_artifacts']}")
+    elif has_files and "expected_artifacts" in values:
+        lines.append("No file that you write is kept: put everything that is asked for into your answer.")
     if "snapshot_summary" in values:
         version = f" (snapshot version {values['snapshot_version']})" if "snapshot_version" in values else ""
         lines += [f"State that you begin with{version}:", values["snapshot_summary"]]
