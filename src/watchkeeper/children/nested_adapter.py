@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Unpack
 
 from watchkeeper.children.child import Children, ChildTask
-from watchkeeper.core.clock import Deadline, checked_deadline
+from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import (
     BudgetExceededError,
     ConfigurationError,
@@ -21,7 +21,14 @@ from watchkeeper.core.errors import (
 )
 from watchkeeper.core.limits import tighten
 from watchkeeper.kernel.turn_machine import CEILING_STOPS
-from watchkeeper.prompt.evaluation import EvaluateOptions, PromptResponse, check_options, nested_limits, refuse_tools
+from watchkeeper.prompt.evaluation import (
+    EvaluateOptions,
+    PromptResponse,
+    check_options,
+    checked_deadline,
+    nested_limits,
+    refuse_tools,
+)
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.result import RunResult

@@ -153,7 +153,7 @@ class Limits:
     def start(self, clock: Clock) -> Deadline | None:
         """Return the moment at which a run that starts now must be over."""
         if isinstance(self.deadline, timedelta):
-            return Deadline(clock.now() + self.deadline)
+            return Deadline.after(self.deadline, clock)
         return self.deadline if isinstance(self.deadline, Deadline) else None
 
     def ceiling(self, name: str) -> int | None:
@@ -197,7 +197,7 @@ def _tighter(limits: Limits, other: Limits, clock: Clock) -> Deadline | timedelt
     one, two = limits.deadline, other.deadline
     if isinstance(one, timedelta | None) and isinstance(two, timedelta | None):
         return _least(one, two)
-    return earliest(limits.start(clock), other.start(clock))
+    return earliest(limits.start(clock), other.start(clock), clock=clock)
 
 
 def _least(one: T | None, two: T | None) -> T | None:

@@ -19,7 +19,7 @@ from watchkeeper.children.child import Children, Family
 from watchkeeper.children.nested_adapter import response_of
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.accounting.budget import Budget, BudgetTracker
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, checked_deadline
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context
 from watchkeeper.core.limits import UNLIMITED, Limits, tighten
@@ -42,6 +42,7 @@ from watchkeeper.prompt.evaluation import (
     NESTED,
     NESTED_LIMITS,
     EvaluateOptions,
+    checked_deadline,
     NestedExecutionConfig,
     PromptResponse,
     check_options,
