@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from watchkeeper.core.alarms import Alarms
 from watchkeeper.core.errors import LimitsError
@@ -238,14 +238,9 @@ class TestClock:
             timer.fire()
 
 
-class _Ends:
-    until: float | None = None
-    wall: datetime | None = None
-
-
 @own_value("deadline")
-@dataclass(frozen=True, slots=True, order=True)
-class Deadline(_Ends):
+@dataclass(frozen=True, order=True)
+class Deadline:
     """A moment at which work must be over.
 
     One that was given as a length is over when the monotonic clock says so; one that was given as a moment, when either
@@ -258,6 +253,11 @@ class Deadline(_Ends):
     """
 
     at: datetime
+    until: ClassVar[float | None] = None
+    wall: ClassVar[datetime | None] = None
+
+    def __reduce__(self) -> tuple[type[Deadline], tuple[datetime]]:
+        return Deadline, (self.at,)
 
     def __post_init__(self) -> None:
         """Check the value and convert it to UTC, because Python compares two times of one zone by local wall time.

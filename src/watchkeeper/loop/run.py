@@ -243,7 +243,9 @@ class Adapter:
         self, prompt: Prompt[OutputT], *params: Any, **options: Unpack[EvaluateOptions]
     ) -> PromptResponse[OutputT]:
         """Evaluate a prompt and wait for the response; see `evaluate_async`."""
-        return PORTAL.call(self.evaluate_async(prompt, *params, **options), "evaluate_async")
+        check_options(options)
+        deadline = checked_deadline(options.get("deadline"), self._clock)  # here, because the loop may be late
+        return PORTAL.call(self._evaluate(prompt, params, options, deadline), "evaluate_async")
 
     async def evaluate_async(
         self, prompt: Prompt[OutputT], *params: Any, **options: Unpack[EvaluateOptions]
@@ -262,8 +264,14 @@ class Adapter:
             ConfigurationError: If the prompt, the tools or the budget cannot work.
         """
         check_options(options)
-        bus, tracker = options.get("bus"), options.get("budget_tracker")
         deadline = checked_deadline(options.get("deadline"), self._clock)
+        return await self._evaluate(prompt, params, options, deadline)
+
+    async def _evaluate(
+        self, prompt: Prompt[OutputT], params: tuple[Any, ...], options: EvaluateOptions, deadline: Deadline | None
+    ) -> PromptResponse[OutputT]:
+        """Evaluate, once the options are checked; a deadline that is over by now ends it as any deadline does."""
+        bus, tracker = options.get("bus"), options.get("budget_tracker")
         session = options.get("session") or Session(clock=self._clock, ids=self._ids)
         limits = self._limits(session, deadline, options.get("budget"), tracker)
         with ExitStack() as around:
