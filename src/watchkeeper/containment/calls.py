@@ -144,6 +144,7 @@ class ContextCalls:
         self.in_flight: dict[int, InFlightCall] = {}
         self.repeated = RepeatedFailures()
         self._priced = account.has_ceiling(COST)
+        self._heeds_wall = account.wall is not None
         self.account = account
         self.cancellation = cancellation
         self.incidents = incidents
@@ -196,7 +197,7 @@ class ContextCalls:
                     " give a price, or lift max_cost_usd"
                 )
             now = self.clock.monotonic()
-            if self.account.wall is not None:
+            if self._heeds_wall:
                 heed_wall(self.account, self.clock, now)
             if request.max_retries is not None and self.repeated.exhausted(request):
                 refused = Refused(operation_exhausted(request), latched=False, concerns_call=True)
