@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock, checked_deadline, earliest
-from watchkeeper.core.errors import LimitsError, PromptEvaluationError
+from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock, earliest
+from watchkeeper.core.errors import LimitsError
 
 
 class TestSystemClock:
@@ -312,49 +312,3 @@ def test_the_earliest_is_never_later_than_any(deadlines: list[Deadline | None]) 
     given = [deadline for deadline in deadlines if deadline is not None]
     assert (found is None) == (not given)
     assert found is None or (found in given and all(found <= deadline for deadline in given))
-
-
-class TestCheckedDeadline:
-    """What a caller of `evaluate` hands over is checked eagerly (docs/specification.md, deadlines)."""
-
-    @pytest.mark.spec("DL-003")
-    def test_none_means_no_deadline(self) -> None:
-        assert checked_deadline(None, TestClock(NOW)) is None
-
-    def test_a_moment_from_the_next_second_on_is_accepted(self) -> None:
-        at = NOW.replace(second=1, microsecond=0)
-        assert checked_deadline(at, TestClock(NOW)) == Deadline(at)
-        assert checked_deadline(Deadline(at), TestClock(NOW)) == Deadline(at)
-
-    @pytest.mark.spec("DL-002")
-    @pytest.mark.parametrize(
-        "at",
-        [
-            NOW - timedelta(days=1),
-            NOW - timedelta(microseconds=1),
-            NOW,
-            NOW + timedelta(milliseconds=1),
-            NOW.replace(microsecond=999_999),
-            NOW.astimezone(timezone(timedelta(hours=-7))),
-        ],
-    )
-    def test_past_or_within_the_current_second_is_refused_before_anything_is_sent(self, at: datetime) -> None:
-        with pytest.raises(PromptEvaluationError, match=r"is not in the future \(now 2026-05-01T12:00:00") as caught:
-            checked_deadline(at, TestClock(NOW))
-        assert caught.value.phase == "preflight"
-        assert caught.value.provider_payload == {"deadline": at.astimezone(UTC).isoformat()}
-
-    @pytest.mark.spec("DL-002")
-    def test_a_naive_moment_is_refused(self) -> None:
-        with pytest.raises(PromptEvaluationError, match="has no time zone") as caught:
-            checked_deadline(NOW.replace(year=2027, tzinfo=None), TestClock(NOW))
-        assert caught.value.phase == "preflight"
-        assert caught.value.provider_payload == {"deadline": "2027-05-01T12:00:00.250000"}
-
-    @pytest.mark.spec("DL-017")
-    def test_something_else_is_refused_in_the_same_way(self) -> None:
-        wrong: Any = "30m"
-        with pytest.raises(PromptEvaluationError, match="is not a datetime") as caught:
-            checked_deadline(wrong, TestClock(NOW))
-        assert caught.value.phase == "preflight"
-        assert caught.value.provider_payload == {"deadline": "30m"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, cast
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock
-from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptDefinitionError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptDefinitionError, PromptEvaluationError
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.core.messages import ImagePart, SystemMessage, TextPart, UserMessage
 from watchkeeper.core.type_tags import tag_of
@@ -26,6 +26,7 @@ from watchkeeper.prompt.evaluation import (
     PromptDeadlineAssigned,
     PromptExecuted,
     PromptRendered,
+    checked_deadline,
     derive_nested_deadline,
     nested_limits,
     refuse_tools,
@@ -42,6 +43,7 @@ from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import tool
 
 NOW = TestClock().now()
+MIDDAY = datetime(2026, 5, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
 
 def at(seconds: float) -> Deadline:
@@ -278,3 +280,49 @@ def test_they_are_slices_of_a_session_and_of_its_snapshot() -> None:
 def test_without_a_deadline_no_time_remains_to_be_told() -> None:
     executed = PromptExecuted("p", "a", None, "", TokenUsage(), SESSION, MOMENT)
     assert executed.remaining_seconds is None
+
+
+class TestCheckedDeadline:
+    """What a caller of `evaluate` hands over is checked eagerly (docs/specification.md, deadlines)."""
+
+    @pytest.mark.spec("DL-003")
+    def test_none_means_no_deadline(self) -> None:
+        assert checked_deadline(None, TestClock(MIDDAY)) is None
+
+    def test_a_moment_from_the_next_second_on_is_accepted(self) -> None:
+        at = MIDDAY.replace(second=1, microsecond=0)
+        assert checked_deadline(at, TestClock(MIDDAY)) == Deadline(at)
+        assert checked_deadline(Deadline(at), TestClock(MIDDAY)) == Deadline(at)
+
+    @pytest.mark.spec("DL-002")
+    @pytest.mark.parametrize(
+        "at",
+        [
+            MIDDAY - timedelta(days=1),
+            MIDDAY - timedelta(microseconds=1),
+            MIDDAY,
+            MIDDAY + timedelta(milliseconds=1),
+            MIDDAY.replace(microsecond=999_999),
+            MIDDAY.astimezone(timezone(timedelta(hours=-7))),
+        ],
+    )
+    def test_past_or_within_the_current_second_is_refused_before_anything_is_sent(self, at: datetime) -> None:
+        with pytest.raises(PromptEvaluationError, match=r"is not in the future \(now 2026-05-01T12:00:00") as caught:
+            checked_deadline(at, TestClock(MIDDAY))
+        assert caught.value.phase == "preflight"
+        assert caught.value.provider_payload == {"deadline": at.astimezone(UTC).isoformat()}
+
+    @pytest.mark.spec("DL-002")
+    def test_a_naive_moment_is_refused(self) -> None:
+        with pytest.raises(PromptEvaluationError, match="has no time zone") as caught:
+            checked_deadline(MIDDAY.replace(year=2027, tzinfo=None), TestClock(MIDDAY))
+        assert caught.value.phase == "preflight"
+        assert caught.value.provider_payload == {"deadline": "2027-05-01T12:00:00.250000"}
+
+    @pytest.mark.spec("DL-017")
+    def test_something_else_is_refused_in_the_same_way(self) -> None:
+        wrong: Any = "30m"
+        with pytest.raises(PromptEvaluationError, match="is not a datetime") as caught:
+            checked_deadline(wrong, TestClock(MIDDAY))
+        assert caught.value.phase == "preflight"
+        assert caught.value.provider_payload == {"deadline": "30m"}

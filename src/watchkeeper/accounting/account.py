@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from operator import attrgetter
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from watchkeeper.accounting.budget import SHOWN, BudgetStatus, is_told
-from watchkeeper.core.clock import Clock, Deadline
+from watchkeeper.core.clock import Clock, Deadline, earliest
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop
 from watchkeeper.core.limits import UNLIMITED, AccountLimit, Limits, Period
 from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED
@@ -113,6 +113,8 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         work_until: Monotonic instant at which the work is over and landing begins.
         kept_seconds: How much of the time before ``deadline_at`` is reserved for the verdict.
         opened_at: Monotonic instant at which it was opened.
+        wall: The moment at which everything is over by the wall clock too, if one was given here or above.
+        whole_seconds: How long it was to take when it was opened.
     """
 
     limits: Limits
@@ -147,6 +149,8 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     work_until: float = math.inf
     kept_seconds: float = 0.0
     opened_at: float = 0.0
+    wall: datetime | None = None
+    whole_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         """Link the account to those above it."""
@@ -323,8 +327,8 @@ def spent_share(account: Account) -> float | None:
 
 # --- time -------------------------------------------------------------------------------------------------------------
 # When the work of a context is over, and when everything is. Both instants are fixed when it is opened, on the
-# monotonic clock, so a change of the system clock neither extends nor shortens a run. A child ends with its parent's
-# work.
+# monotonic clock. Only for a deadline that was given as a moment they come nearer later, when the wall clock has gone
+# ahead: the machine slept, or its clock was set. They never move away. A child ends with its parent's work.
 
 
 def set_ends(account: Account, parent: Account | None, clock: Clock) -> None:
@@ -339,20 +343,40 @@ def set_ends(account: Account, parent: Account | None, clock: Clock) -> None:
     """
     limits = account.limits
     now = account.opened_at = clock.monotonic()
-    account.deadline = limits.start(clock)
-    if isinstance(limits.deadline, timedelta):
-        account.deadline_at = now + limits.deadline.total_seconds()
-    elif account.deadline is not None:
-        account.deadline_at = account.deadline.instant(clock)
+    ends, given = None, limits.deadline
+    if isinstance(given, timedelta):
+        ends = Deadline.ending(clock.now() + given, now + given.total_seconds())
+    elif isinstance(given, Deadline):
+        ends = given.bound(clock)
     if parent is not None:
         whole = account.for_verdict
-        end, wall = (parent.deadline_at, parent.deadline) if whole else (parent.work_until, parent.work_deadline)
-        if end < account.deadline_at:
-            account.deadline_at, account.deadline = end, wall
+        end, above = (parent.deadline_at, parent.deadline) if whole else (parent.work_until, parent.work_deadline)
+        if ends is None or (ends.wall is None and parent.wall is None):
+            ends = above if ends is None or (ends.until is not None and end < ends.until) else ends
+        else:
+            ends = earliest(ends, above, clock=clock)
+    if ends is not None and ends.until is not None:
+        account.deadline, account.deadline_at, account.wall = ends, ends.until, ends.wall
+        account.whole_seconds = account.deadline_at - now
     kept = 0.0
     if limits.landing is not None and account.deadline is not None:
         kept = limits.landing.seconds(max(account.deadline_at - now, 0.0))
     end_work(account, kept)
+
+
+STEP_SECONDS: Final = 0.05
+"""How far the wall clock must have gone ahead to count: less is what every clock is corrected by."""
+
+
+def heed_wall(account: Account, clock: Clock, now: float) -> None:
+    """Bring the ends nearer if the wall clock is nearer to the moment that was given than the monotonic clock is."""
+    if account.wall is None:
+        return
+    left = (account.wall - clock.now()).total_seconds()
+    ahead = account.deadline_at - now - left
+    if ahead > STEP_SECONDS or (ahead > 0 and left <= 0):
+        account.deadline_at -= ahead
+        account.work_until -= ahead
 
 
 def end_work(account: Account, kept: float) -> None:
@@ -360,7 +384,10 @@ def end_work(account: Account, kept: float) -> None:
     account.work_until = account.deadline_at - kept
     account.work_deadline = account.deadline
     if kept and account.deadline is not None:
-        account.work_deadline = Deadline(account.deadline.at - timedelta(seconds=kept))
+        by, wall = timedelta(seconds=kept), account.wall
+        account.work_deadline = Deadline.ending(
+            account.deadline.at - by, account.work_until, None if wall is None else wall - by
+        )
 
 
 def keep_verdict_time(account: Account) -> None:

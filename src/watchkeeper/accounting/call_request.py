@@ -235,8 +235,12 @@ def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -
 
 def expired(account: Account, *, landing: bool) -> Stop:
     """Say that the time is over: the work's, or (for a landing turn) all of it."""
-    total = format_duration(max(account.deadline_at - account.opened_at, 0.0))
+    took = account.deadline_at - account.opened_at
+    whole = max(account.whole_seconds, took, 0.0)
+    total = format_duration(whole)
     said = f"{subject(account, account)} reached its deadline of {total}"
+    if whole - took >= 1:
+        said += f" by the wall clock, which went ahead by {format_duration(whole - took)}"
     kept = account.kept_seconds if landing else account.deadline_at - account.work_until
     if kept > 0:
         parts = (account.has_landing and not landing, "its last turn"), (account.keeps_verdict, "its verdict")

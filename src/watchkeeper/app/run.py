@@ -83,7 +83,7 @@ def run(
     Ctrl-C lands the run: it takes a last turn and hands over what it has. A second one stops it hard.
     """
     request = _Request(prompt, model, limits, options_for_run(options), session)
-    return cast("RunResult[OutputT]", PORTAL.call(request.carry_out(), "arun", request.interrupts.interrupt))
+    return cast("RunResult[OutputT]", request.wait("arun"))
 
 
 async def arun(
@@ -122,7 +122,7 @@ def run_many(
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
     request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), items=listed(items))
-    return cast("ManyResult[OutputT]", PORTAL.call(request.carry_out(), "arun_many", request.interrupts.interrupt))
+    return cast("ManyResult[OutputT]", request.wait("arun_many"))
 
 
 async def arun_many(
@@ -163,8 +163,18 @@ class _Request(Generic[OutputT]):
     items: tuple[Any, ...] | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
 
-    async def carry_out(self) -> RunResult[OutputT] | ManyResult[OutputT]:
-        """Do the requested work inside the enclosing scope, and return how it ended."""
+    def wait(self, twin: str) -> RunResult[OutputT] | ManyResult[OutputT]:
+        """Do it on the shared loop, which may be late to begin, and wait for the end."""
+        gate = surrounding(apart="parent" in self.options).gate
+        clock = self.options.get("clock", SYSTEM_CLOCK) if gate is None else gate.clock
+        return PORTAL.call(self.carry_out(clock.monotonic()), twin, self.interrupts.interrupt)
+
+    async def carry_out(self, called_at: float | None = None) -> RunResult[OutputT] | ManyResult[OutputT]:
+        """Do the requested work inside the enclosing scope, and return how it ended.
+
+        Args:
+            called_at: When the caller called, if that was on another thread; the loop may be late.
+        """
         check_arguments({"prompt": self.prompt, "model": self.model, "limits": self.limits, "session": self.session})
         options = self.options
         around = surrounding(apart="parent" in options)
@@ -177,7 +187,8 @@ class _Request(Generic[OutputT]):
         clock = options.get("clock", SYSTEM_CLOCK) if gate is None else gate.clock
         session = self.session or Session(clock=clock, ids=self.ids)
         context = around.run_context(session.session_id, self.ids)
-        limits = in_force(self.limits, session, clock)
+        late = 0.0 if called_at is None else clock.monotonic() - called_at
+        limits = in_force(self.limits, session, clock, late)
         start = _Start(around, clock, session, context, limits)
         prompt = Prompt(self.prompt) if isinstance(self.prompt, PromptTemplate) else self.prompt
         ended = await around.passed(prompt.template.name, partial(self._opened, start, prompt))
@@ -298,17 +309,23 @@ def recorded(result: ResultT, not_stored: str, choice: OnStoreFailure) -> Result
     return replace(result, stop=stop, output=None, partial=partial)
 
 
-def in_force(limits: Limits, session: Session, clock: Clock) -> Limits:
+def in_force(limits: Limits, session: Session, clock: Clock, late: float = 0.0) -> Limits:
     """Return the limits, tightened by a `Budget` that is in the session's state.
 
+    Args:
+        limits: Those that the caller gave.
+        session: Where the `Budget` is.
+        clock: The clock of the run.
+        late: How many seconds ago the caller called.
+
     Raises:
-        LimitsError: If the deadline is over already.
+        LimitsError: If the deadline was over when the caller called.
     """
     budget = session[Budget].latest()
     if budget is not None:
         limits = tighten(limits, budget.as_limits(), clock)
     deadline = limits.deadline
-    if isinstance(deadline, Deadline) and deadline.expired(clock):
+    if isinstance(deadline, Deadline) and deadline.remaining(clock) + timedelta(seconds=late) <= timedelta(0):
         raise LimitsError(f"the deadline {deadline.at.isoformat()} is over already; give a later one or a length")
     return limits
 

@@ -253,7 +253,7 @@ class Children:
             return scope.gate
         left, more, ends = scope.gate.left(), kept.left(), scope.gate.work_deadline
         wanted = task.limits.start(scope.clock)
-        longer = ends is not None and (wanted is None or wanted.at > ends.at)
+        longer = ends is not None and (wanted is None or wanted.remaining(scope.clock) > ends.remaining(scope.clock))
         over = scope.gate.work_stop is not None
         return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else scope.gate
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Unpack
 
 from watchkeeper.children.child import Children, ChildTask
-from watchkeeper.core.clock import Deadline, checked_deadline
+from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import (
     BudgetExceededError,
     ConfigurationError,
@@ -21,7 +21,14 @@ from watchkeeper.core.errors import (
 )
 from watchkeeper.core.limits import tighten
 from watchkeeper.kernel.turn_machine import CEILING_STOPS
-from watchkeeper.prompt.evaluation import EvaluateOptions, PromptResponse, check_options, nested_limits, refuse_tools
+from watchkeeper.prompt.evaluation import (
+    EvaluateOptions,
+    PromptResponse,
+    check_options,
+    checked_deadline,
+    nested_limits,
+    refuse_tools,
+)
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.result import RunResult
@@ -60,7 +67,8 @@ class RunAdapter:
         Raises:
             WatchkeeperError: On the thread of the run's loop, which must not wait for itself: await `evaluate_async`.
         """
-        return self.children.wait_for(self.evaluate_async(prompt, *params, **options), "evaluate_async")
+        deadline = self._checked(options)  # here, because the loop may be late
+        return self.children.wait_for(self._evaluate(prompt, params, options, deadline), "evaluate_async")
 
     async def evaluate_async(
         self, prompt: Prompt[OutputT], *params: Any, **options: Unpack[EvaluateOptions]
@@ -79,15 +87,23 @@ class RunAdapter:
                 not have here, or if evaluations are nested too deep.
             PromptEvaluationError: As `Adapter.evaluate` raises it.
         """
+        return await self._evaluate(prompt, params, options, self._checked(options))
+
+    def _checked(self, options: EvaluateOptions) -> Deadline | None:
+        """Refuse options that cannot work; return the deadline."""
         check_options(options)
         for name in ("session", "bus", "run_context"):
             if options.get(name) is not None:
                 raise ConfigurationError(f"an evaluation inside a run has a {name} of its own; leave {name}= out")
+        return checked_deadline(options.get("deadline"), self.children.family.scope.clock)
+
+    async def _evaluate(
+        self, prompt: Prompt[OutputT], params: tuple[Any, ...], options: EvaluateOptions, deadline: Deadline | None
+    ) -> PromptResponse[OutputT]:
         budget, tracker = options.get("budget"), options.get("budget_tracker")
         family = self.children.family
         refuse_tools(prompt.name, prompt.template.tools, family.nested)
         clock = family.scope.clock
-        deadline = checked_deadline(options.get("deadline"), clock)
         limits = nested_limits(deadline, family.nested.longest, budget, clock)
         if tracker is not None and not is_drawn_from(tracker, family.scope.gate):
             limits = tighten(limits, tracker.remaining().as_limits(), clock)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from weakref import ReferenceType, ref
 
-from watchkeeper.accounting.account import COST, STEPS, Account, retries_of, stop_of, usage_of, work_stop_of
+from watchkeeper.accounting.account import COST, STEPS, Account, heed_wall, retries_of, stop_of, usage_of, work_stop_of
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import (
     Admitted,
@@ -39,6 +39,9 @@ from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.core.workers import BlockingCall, Patience, call_in_loop, run_in_worker
 from watchkeeper.shield.decision import Decision, SafetyEvent
+
+GLANCE_SECONDS: Final = 5.0
+"""How often a context looks at the wall clock between calls, if its deadline was given as a moment."""
 
 STATUS_OF_REFUSAL: Final[dict[str, NodeStatus]] = {"aborted": "aborted", "timeout": "timeout"}
 
@@ -142,6 +145,7 @@ class ContextCalls:
         self.in_flight: dict[int, InFlightCall] = {}
         self.repeated = RepeatedFailures()
         self._priced = account.has_ceiling(COST)
+        self._heeds_wall = account.wall is not None
         self.account = account
         self.cancellation = cancellation
         self.incidents = incidents
@@ -176,6 +180,7 @@ class ContextCalls:
             return self._refuse(request, Refused(begun_too_late(overrun), latched=False), outer, self.clock.monotonic())
         if waiter is not None:
             now, demand = self.clock.monotonic(), waiter.demand
+            heed_wall(self.account, self.clock, now)
             demand.number = next(self._numbers)  # nodes are in the order of their numbers
             if self.closed:
                 return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
@@ -193,6 +198,8 @@ class ContextCalls:
                     " give a price, or lift max_cost_usd"
                 )
             now = self.clock.monotonic()
+            if self._heeds_wall:
+                heed_wall(self.account, self.clock, now)
             if request.max_retries is not None and self.repeated.exhausted(request):
                 refused = Refused(operation_exhausted(request), latched=False, concerns_call=True)
                 return self._refuse(request, refused, outer, now)
@@ -285,6 +292,7 @@ class ContextCalls:
             answered: Whether the pipeline answered at all in the time it had.
         """
         request, outer, now = guarded.request, CURRENT_CALL.get(), self.clock.monotonic()
+        heed_wall(self.account, self.clock, now)
         if self.closed or self.aborted or now >= self.account.work_until:
             late = self._too_late(request, now)
             if late is not None:
@@ -391,11 +399,14 @@ class ContextCalls:
         if self._alarm is not None:
             self._alarm.cancel()
         if until != NEVER:
+            if self.account.wall is not None and not is_late:
+                until = min(until, self.clock.monotonic() + GLANCE_SECONDS)
             self._alarm = self.clock.alarm(until, partial(_tell_late if is_late else _tell, ref(self)))
 
     def look_at_time(self) -> None:
         """Latch and report the end of the work, or of everything, once it has come; from any thread, at any time."""
         account, now = self.account, self.clock.monotonic()
+        heed_wall(account, self.clock, now)
         if self.closed or now < account.work_until:
             return
         if now < account.deadline_at:
@@ -417,12 +428,23 @@ class ContextCalls:
         now = self.clock.monotonic()
         if self.closed:
             return
+        self._heed_wall(now)
         if not is_late and any(not call.done and call.expires_at <= now for call in list(self.in_flight.values())):
             self.watch_time(now + 2 * GRACE_SECONDS, is_late=True)
             return
         self.look_at_time()
         if now < self.account.deadline_at:
-            self.watch_time(self.account.deadline_at)
+            self.watch_time(self.account.work_until if now < self.account.work_until else self.account.deadline_at)
+
+    def _heed_wall(self, now: float) -> None:
+        """Interrupt what is under way beyond an end that the wall clock has brought nearer."""
+        if self.account.wall is None:
+            return
+        heed_wall(self.account, self.clock, now)
+        for call in list(self.in_flight.values()):
+            if not call.done and now >= self.phase_ends(call.request) and call.expires_at > now:
+                call.expires_at, call.overrun = now, "deadline"
+                call.interrupt("deadline")
 
     def land(self, stop: Stop) -> None:
         """End the work; what is under way goes on."""
@@ -431,7 +453,9 @@ class ContextCalls:
 
     def abort(self, reason: str) -> None:
         """Stop everything; called when the context's token is cancelled: by somebody, or because the time is over."""
-        if reason == TIME_IS_OVER and self.clock.monotonic() >= self.account.deadline_at:
+        now = self.clock.monotonic()
+        heed_wall(self.account, self.clock, now)
+        if reason == TIME_IS_OVER and now >= self.account.deadline_at:
             self.look_at_time()
             return
         stop = aborted(reason)

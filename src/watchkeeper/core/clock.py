@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from watchkeeper.core.alarms import Alarms
-from watchkeeper.core.errors import LimitsError, PromptEvaluationError
+from watchkeeper.core.errors import LimitsError
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.type_tags import own_value
 
@@ -239,18 +239,25 @@ class TestClock:
 
 
 @own_value("deadline")
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, order=True)
 class Deadline:
     """A moment at which work must be over.
 
-    It is an aware wall time, because people and other machines understand that. The code that enforces it converts it
-    once to a monotonic instant, so that a changed system clock cannot extend a run.
+    One that was given as a length is over when the monotonic clock says so; one that was given as a moment, when either
+    clock says so, from when it is `bound`. ``until`` and ``wall`` hold in this process: never compared nor stored.
 
     Attributes:
-        at: The moment; it must carry a time zone, and is held in UTC.
+        at: The moment, for people and other machines; it must carry a time zone, and is held in UTC.
+        until: The monotonic instant at which it is over, or None while it is not bound.
+        wall: The earliest moment that was given, or None for a length.
     """
 
     at: datetime
+    until: ClassVar[float | None] = None
+    wall: ClassVar[datetime | None] = None
+
+    def __reduce__(self) -> tuple[type[Deadline], tuple[datetime]]:
+        return Deadline, (self.at,)
 
     def __post_init__(self) -> None:
         """Check the value and convert it to UTC, because Python compares two times of one zone by local wall time.
@@ -261,20 +268,38 @@ class Deadline:
         object.__setattr__(self, "at", _in_utc(self.at))
 
     @classmethod
+    def ending(cls, at: datetime, until: float, wall: datetime | None = None) -> Deadline:
+        """Return the deadline that is over at a monotonic instant, and at the moment ``wall``; see the attributes."""
+        deadline = cls(at)
+        object.__setattr__(deadline, "until", until)
+        object.__setattr__(deadline, "wall", wall)
+        return deadline
+
+    @classmethod
     def after(cls, length: DurationLike, clock: Clock = SYSTEM_CLOCK) -> Deadline:
         """Return the deadline that is ``length`` from now."""
-        return cls(clock.now() + duration(length, "deadline"))
+        left = duration(length, "deadline")
+        return cls.ending(clock.now() + left, clock.monotonic() + left.total_seconds())
+
+    def bound(self, clock: Clock) -> Deadline:
+        """Return it with its monotonic instant, as from now, if it has none yet."""
+        return self if self.until is not None else Deadline.ending(self.at, self.instant(clock), self.at)
 
     def remaining(self, clock: Clock = SYSTEM_CLOCK) -> timedelta:
         """Return the time left; negative once it is over."""
-        return self.at - clock.now()
+        if self.until is None:
+            return self.at - clock.now()
+        left = timedelta(seconds=self.until - clock.monotonic())
+        return left if self.wall is None else min(left, self.wall - clock.now())
 
     def expired(self, clock: Clock = SYSTEM_CLOCK) -> bool:
-        """Return whether the moment has come."""
-        return clock.now() >= self.at
+        """Return whether it is over."""
+        return self.remaining(clock) <= timedelta(0)
 
     def instant(self, clock: Clock = SYSTEM_CLOCK) -> float:
-        """Return the same moment on the clock's monotonic scale."""
+        """Return when it is over on the clock's monotonic scale, as far as is known now."""
+        if self.until is not None and self.wall is None:
+            return self.until
         return clock.monotonic() + self.remaining(clock).total_seconds()
 
 
@@ -294,36 +319,11 @@ def _in_utc(at: object) -> datetime:
 DeadlineLike = Deadline | datetime | timedelta | str
 
 
-def earliest(*deadlines: Deadline | None) -> Deadline | None:
-    """Return the earliest of the deadlines that are not None, or None."""
-    given = [deadline for deadline in deadlines if deadline is not None]
-    return min(given) if given else None
-
-
-def checked_deadline(value: Deadline | datetime | None, clock: Clock) -> Deadline | None:
-    """Check a deadline that a caller handed to ``evaluate`` (docs/specification.md, deadlines).
-
-    Raises:
-        PromptEvaluationError: With phase ``preflight`` if it is naive, past, or within the current second.
-    """
-    if value is None:
-        return None
-    try:
-        deadline = value if isinstance(value, Deadline) else Deadline(value)
-    except LimitsError as error:
-        raise PromptEvaluationError(
-            str(error), phase="preflight", provider_payload={"deadline": _written(value)}
-        ) from error
-    now = clock.now()
-    if deadline.at.replace(microsecond=0) <= now.replace(microsecond=0):
-        written = deadline.at.isoformat()
-        raise PromptEvaluationError(
-            f"deadline {written} is not in the future (now {now.isoformat()}); give at least the next second",
-            phase="preflight",
-            provider_payload={"deadline": written},
-        )
-    return deadline
-
-
-def _written(value: object) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+def earliest(*deadlines: Deadline | None, clock: Clock = SYSTEM_CLOCK) -> Deadline | None:
+    """Return the earliest of the deadlines that are not None, or None; it is over as soon as one of them is."""
+    given = [deadline.bound(clock) for deadline in deadlines if deadline is not None]
+    if len(given) < 2:
+        return given[0] if given else None
+    first = min(given, key=lambda each: each.remaining(clock))
+    until = min(each.until for each in given if each.until is not None)
+    return Deadline.ending(first.at, until, min((each.wall for each in given if each.wall is not None), default=None))

@@ -162,7 +162,7 @@ class Limits:
     def start(self, clock: Clock) -> Deadline | None:
         """Return the moment at which a run that starts now must be over."""
         given = self.deadline
-        return Deadline(clock.now() + given) if isinstance(given, timedelta) else cast("Deadline | None", given)
+        return Deadline.after(given, clock) if isinstance(given, timedelta) else cast("Deadline | None", given)
 
     def ceiling(self, name: str) -> int | None:
         """Return a numeric ceiling by its field name (``max_cost_nanos`` for money), or None if it is lifted."""
@@ -204,7 +204,7 @@ def _tighter(limits: Limits, other: Limits, clock: Clock) -> Deadline | timedelt
     one, two = limits.deadline, other.deadline
     if isinstance(one, timedelta | None) and isinstance(two, timedelta | None):
         return _least(one, two)
-    return earliest(limits.start(clock), other.start(clock))
+    return earliest(limits.start(clock), other.start(clock), clock=clock)
 
 
 def _least(one: T | None, two: T | None) -> T | None:

@@ -81,9 +81,15 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """The gate, a provider or the caller ended the work; the command was not, or not fully, executed."""
+    """The gate, a provider or the caller ended the work; the command was not, or not fully, executed.
+
+    Attributes:
+        stop: What ended it.
+        text: What the model had said so far in the turn that was cut off by it.
+    """
 
     stop: Stop
+    text: str = ""
 
 
 Signal = Started | Replied | Compacted | ToolsDone | Observed | Parsed | Unparsable | Checked | Stopped
@@ -394,6 +400,10 @@ class TurnMachine:
         return self._ask()
 
     def _stopped(self, signal: Stopped) -> Command:
+        if signal.text:
+            self.transcript.append(AssistantMessage(text=signal.text))
+            if self.state is not State.LANDING or not self._text:  # a cut hand-over replaces nothing
+                self._text = signal.text
         if self.state is State.ASKING and self._may_compact(signal.stop):
             return self._go(State.COMPACTING, Compact(signal.stop))
         if self.state in (State.ASKING, State.COMPACTING):
@@ -423,9 +433,9 @@ class TurnMachine:
         return self._rules.compacts and stop.reason == "context_full" and self.turns != self._compacted_at
 
     def _land(self, stop: Stop) -> Command:
-        """Take the last turn if the stop permits it and there was at least one turn before."""
+        """Take the last turn if the stop permits it and the model has said something before."""
         limit = self._rules.max_turns
-        room = self.turns > 0 and (limit is None or self.turns < limit)
+        room = (self.turns > 0 or bool(self._text)) and (limit is None or self.turns < limit)
         wanted = self._rules.lands and (self._rules.lands_when_full or stop.reason != "context_full")
         if not (wanted and room and stop.reason in LANDABLE):
             return self._end_stopped(stop)

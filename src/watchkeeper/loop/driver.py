@@ -176,7 +176,7 @@ class _Driver:
             return Replied(self.reply)
         except WorkStoppedError as stopped:
             self.error = self.error or stopped.error
-            return Stopped(stopped.stop)
+            return Stopped(stopped.stop, stopped.text)
 
     def _read(self, text: str) -> Signal:
         if not self.plan.parse_output:

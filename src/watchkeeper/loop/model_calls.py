@@ -8,6 +8,7 @@ over, under the same ceilings and with the same conversation.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import is_
 from typing import Any, Final
@@ -171,10 +172,11 @@ class ModelCalls:
         began = clock.monotonic()
         spent = Charge()
         task = asyncio.current_task()
+        heard: list[str] = []
 
         async def work(ticket: Ticket) -> ModelReply:
             try:
-                return _checked(await model.turn(in_use.asking(ticket, landing=turn.phase == "landing")))
+                return _checked(await model.turn(in_use.asking(ticket, heard, landing=turn.phase == "landing")))
             except BaseException as error:
                 raise_failure(error, task)
 
@@ -200,7 +202,7 @@ class ModelCalls:
         self._node_id = outcome.node_id
         reply = outcome.value
         if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
-            raise self._failure(outcome, turn, number)
+            raise self._failure(outcome, turn, number, heard)
         if reply.finish == "refusal" and self._successor(turn.phase) is not None:
             said = reply.refusal or reply.message.text or "no reason given"
             raise ProviderError(f"the model refused: {said}", fault="refused", provider=model.provider, billed=True)
@@ -221,8 +223,15 @@ class ModelCalls:
         )
         return reply
 
-    def _failure(self, outcome: Outcome[ModelReply], turn: Turn, number: int) -> BaseException:
-        """Return the exception for a call without a reply; if the call was admitted, record its failure."""
+    def _failure(self, outcome: Outcome[ModelReply], turn: Turn, number: int, heard: Sequence[str]) -> BaseException:
+        """Return the exception for a call without a reply; if the call was admitted, record its failure.
+
+        Args:
+            outcome: What the gate returned.
+            turn: The turn that it was made for.
+            number: The number of the attempt.
+            heard: The text that was streamed before the call was stopped.
+        """
         stop, error = outcome.stop, outcome.error
         if not outcome.admitted:
             refused = stop or Stop("policy_halt", "hook", f"The model may not be asked: {held_back(outcome)}.")
@@ -232,10 +241,13 @@ class ModelCalls:
                 return UnansweredError(DEGRADED, refused)
             return WorkStoppedError(refused, error)
         if stop is not None:
-            self._record_failure(turn, number, stop.reason, stop.message, None)
-            if stop.source == "hook" and outcome.decision is Decision.HALT and may_pass_on(error):
+            passes = stop.source == "hook" and outcome.decision is Decision.HALT and may_pass_on(error)
+            said = "".join(heard) or (outcome.value.message.text if outcome.value is not None else "")
+            text = said if said.strip() and stop.source != "hook" else ""
+            self._record_failure(turn, number, stop.reason, stop.message, None, text)
+            if passes and may_pass_on(error):
                 return UnansweredError(error.fault, stop, error)
-            return WorkStoppedError(stop, error)
+            return WorkStoppedError(stop, error, text)
         if outcome.decision is Decision.DEGRADE:
             said = f"A hook asked for the cheaper model: {held_back(outcome)}."
             self._record_failure(turn, number, DEGRADED, said, None)
@@ -256,10 +268,12 @@ class ModelCalls:
         # A bug in an adapter ends the work; it never loses what was done.
         return WorkStoppedError(Stop("error", "provider", f"The model failed unexpectedly: {error_text(error)}"), error)
 
-    def _record_failure(self, turn: Turn, number: int, fault: str, said: str, retry_in: float | None) -> None:
-        """Record an admitted attempt that brought no reply."""
+    def _record_failure(
+        self, turn: Turn, number: int, fault: str, said: str, retry_in: float | None, text: str = ""
+    ) -> None:
+        """Record an admitted attempt that brought no reply, or only a part of one."""
         now, asked = self._scope.clock.now(), self.line.in_use.label
-        self._scope.record(ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked))
+        self._scope.record(ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked, text))
 
     def _given_up(self, failure: UnansweredError, phase: Phase) -> WorkStoppedError:
         """Return the error that ends the work when no model is left to ask, or no model may be asked any more."""

@@ -249,8 +249,14 @@ class ModelInUse:
         cap = self.landing_cap if landing else self.cap
         return estimate_call(input_tokens, cap, self._limits.min_output_tokens, self.price)
 
-    def asking(self, ticket: Ticket, *, landing: bool) -> ModelRequest:
-        """Return the request of a call: what every call repeats, and what the gate granted this one."""
+    def asking(self, ticket: Ticket, heard: list[str], *, landing: bool) -> ModelRequest:
+        """Return the request of a call: what every call repeats, and what the gate granted this one.
+
+        Args:
+            ticket: What was granted.
+            heard: Gets the pieces of text that are streamed, if there is a listener.
+            landing: Whether it is the last turn.
+        """
         whole = self.request
         return ModelRequest(
             transcript=whole.transcript,
@@ -260,7 +266,7 @@ class ModelInUse:
             max_output_tokens=ticket.max_output_tokens,
             settings=whole.settings,
             timeout=ticket.timeout,
-            on_delta=whole.on_delta,
+            on_delta=None if whole.on_delta is None else both(heard.append, whole.on_delta),
         )
 
     @property
@@ -270,6 +276,16 @@ class ModelInUse:
         if window is None:
             return None
         return window - min(self.cap, limits.min_output_tokens) - (self.landing_cap if limits.landing else 0)
+
+
+def both(first: Callable[[str], object], second: Callable[[str], object]) -> Callable[[str], None]:
+    """Return a listener that passes what it gets on to two."""
+
+    def hear(text: str) -> None:
+        first(text)
+        second(text)
+
+    return hear
 
 
 class ModelLine:

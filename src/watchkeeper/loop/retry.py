@@ -175,11 +175,12 @@ OWN_FAULTS: Final = frozenset({"context_full", "bad_request"})
 class WorkStoppedError(Exception):
     """The gate, or a provider's final failure, ended the work; carries stop and error to the driver."""
 
-    def __init__(self, stop: Stop, error: BaseException | None = None) -> None:
-        """Keep the stop and the error behind it."""
+    def __init__(self, stop: Stop, error: BaseException | None = None, text: str = "") -> None:
+        """Keep the stop, the error behind it, and what the model had said in the turn that was cut off."""
         super().__init__(stop.message)
         self.stop = stop
         self.error = error
+        self.text = text
 
 
 class UnansweredError(WorkStoppedError):

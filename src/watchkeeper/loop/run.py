@@ -19,7 +19,7 @@ from watchkeeper.children.child import Children, Family
 from watchkeeper.children.nested_adapter import response_of
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.accounting.budget import Budget, BudgetTracker
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, checked_deadline
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context
 from watchkeeper.core.limits import UNLIMITED, Limits, tighten
@@ -42,6 +42,7 @@ from watchkeeper.prompt.evaluation import (
     NESTED,
     NESTED_LIMITS,
     EvaluateOptions,
+    checked_deadline,
     NestedExecutionConfig,
     PromptResponse,
     check_options,
@@ -242,7 +243,9 @@ class Adapter:
         self, prompt: Prompt[OutputT], *params: Any, **options: Unpack[EvaluateOptions]
     ) -> PromptResponse[OutputT]:
         """Evaluate a prompt and wait for the response; see `evaluate_async`."""
-        return PORTAL.call(self.evaluate_async(prompt, *params, **options), "evaluate_async")
+        check_options(options)
+        deadline = checked_deadline(options.get("deadline"), self._clock)  # here, because the loop may be late
+        return PORTAL.call(self._evaluate(prompt, params, options, deadline), "evaluate_async")
 
     async def evaluate_async(
         self, prompt: Prompt[OutputT], *params: Any, **options: Unpack[EvaluateOptions]
@@ -261,8 +264,14 @@ class Adapter:
             ConfigurationError: If the prompt, the tools or the budget cannot work.
         """
         check_options(options)
-        bus, tracker = options.get("bus"), options.get("budget_tracker")
         deadline = checked_deadline(options.get("deadline"), self._clock)
+        return await self._evaluate(prompt, params, options, deadline)
+
+    async def _evaluate(
+        self, prompt: Prompt[OutputT], params: tuple[Any, ...], options: EvaluateOptions, deadline: Deadline | None
+    ) -> PromptResponse[OutputT]:
+        """Evaluate, once the options are checked; a deadline that is over by now ends it as any deadline does."""
+        bus, tracker = options.get("bus"), options.get("budget_tracker")
         session = options.get("session") or Session(clock=self._clock, ids=self._ids)
         limits = self._limits(session, deadline, options.get("budget"), tracker)
         with ExitStack() as around:

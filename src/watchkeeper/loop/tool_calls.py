@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from itertools import groupby
 from typing import Any, TypeVar, cast
 
@@ -213,9 +212,9 @@ class ToolCalls:
         return stop if stop in (self._scope.gate.stop, self._scope.gate.work_stop) else None
 
     def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
-        deadline = self._scope.gate.work_deadline
+        deadline, clock = self._scope.gate.work_deadline, self._scope.clock
         if tool.timeout is not None and ticket.timeout is not None:  # the tool's own timeout may come first
-            deadline = earliest(deadline, Deadline(self._scope.clock.now() + timedelta(seconds=ticket.timeout)))
+            deadline = earliest(deadline, Deadline.after(ticket.timeout, clock), clock=clock)
         info = CallInfo(
             call_id=call.call_id,
             tool_name=tool.name,

@@ -20,7 +20,7 @@ import msgspec
 
 from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, earliest
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptEvaluationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.messages import Message, SystemMessage, UserMessage
@@ -370,6 +370,35 @@ def refuse_tools(name: str, tools: Sequence[Tool], config: NestedExecutionConfig
         )
 
 
+def checked_deadline(value: Deadline | datetime | None, clock: Clock) -> Deadline | None:
+    """Check a deadline that a caller handed to ``evaluate`` (docs/specification.md, deadlines).
+
+    Raises:
+        PromptEvaluationError: With phase ``preflight`` if it is naive, past, or within the current second.
+    """
+    if value is None:
+        return None
+    try:
+        deadline = value if isinstance(value, Deadline) else Deadline(value)
+    except LimitsError as error:
+        raise PromptEvaluationError(
+            str(error), phase="preflight", provider_payload={"deadline": _written(value)}
+        ) from error
+    now = clock.now()
+    if (now + deadline.remaining(clock)).replace(microsecond=0) <= now.replace(microsecond=0):
+        written = deadline.at.isoformat()
+        raise PromptEvaluationError(
+            f"deadline {written} is not in the future (now {now.isoformat()}); give at least the next second",
+            phase="preflight",
+            provider_payload={"deadline": written},
+        )
+    return deadline.bound(clock)
+
+
+def _written(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
 def derive_nested_deadline(
     parent_deadline: Deadline | datetime | None,
     max_nested_duration: DurationLike = MAX_NESTED,
@@ -384,8 +413,8 @@ def derive_nested_deadline(
         clock: Where time comes from.
     """
     parent = Deadline(parent_deadline) if isinstance(parent_deadline, datetime) else parent_deadline
-    own = Deadline(clock.now() + duration(max_nested_duration, "max_nested_duration"))
-    return cast("Deadline", earliest(parent, own))
+    own = Deadline.after(duration(max_nested_duration, "max_nested_duration"), clock)
+    return cast("Deadline", earliest(parent, own, clock=clock))
 
 
 def nested_limits(deadline: Deadline | None, longest: timedelta, budget: Budget | None, clock: Clock) -> Limits:
@@ -398,7 +427,7 @@ def nested_limits(deadline: Deadline | None, longest: timedelta, budget: Budget 
         clock: Where time comes from.
     """
     own = NESTED_LIMITS if budget is None else tighten(NESTED_LIMITS, budget.as_limits(), clock)
-    ends = earliest(derive_nested_deadline(deadline, longest, clock=clock), own.start(clock))
+    ends = earliest(derive_nested_deadline(deadline, longest, clock=clock), own.start(clock), clock=clock)
     return replace(own, deadline=ends)
 
 

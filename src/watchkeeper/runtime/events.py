@@ -104,6 +104,7 @@ class ModelFailed:
         node_id: The admitted call at the gate.
         created_at: When.
         model: ``provider:name`` of the one that was asked.
+        text: The text that was streamed before a limit or an abort cut the turn off; it stays in the conversation.
     """
 
     turn: int
@@ -114,6 +115,7 @@ class ModelFailed:
     node_id: str | None
     created_at: datetime
     model: str = ""
+    text: str = ""
 
 
 @event("call_ended")

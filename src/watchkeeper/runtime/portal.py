@@ -27,6 +27,7 @@ from typing import Any, Final, TypeVar
 from watchkeeper.core.clock import running_loop
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import WatchkeeperError
+from watchkeeper.runtime.watchdog import Watchdog
 
 T = TypeVar("T")
 
@@ -254,6 +255,7 @@ class Portal:
             KeyboardInterrupt: If it was asked to end three times and did not, or had to be cancelled.
         """
         while not done.wait(LOOK_UP_SECONDS):
+            self._watchdog.look(self._running(), self._thread)
             if len(interrupts) <= PASSED_ON:
                 continue
             if not done.wait(self._last_seconds):
@@ -267,6 +269,7 @@ class Portal:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._watchdog = Watchdog()
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -17,7 +17,15 @@ from uuid import UUID
 from watchkeeper.core.codec import to_builtins
 from watchkeeper.core.errors import RunStoppedError, Stop
 from watchkeeper.core.limits import Limits
-from watchkeeper.core.messages import ImagePart, Part, ToolCall, ToolMessage, Transcript, UserMessage
+from watchkeeper.core.messages import (
+    AssistantMessage,
+    ImagePart,
+    Part,
+    ToolCall,
+    ToolMessage,
+    Transcript,
+    UserMessage,
+)
 from watchkeeper.core.model import CompletionState
 from watchkeeper.core.quantities import counted, format_duration, format_money
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
@@ -25,6 +33,7 @@ from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import (
     ContextCompacted,
+    ModelFailed,
     ModelReplied,
     NoticeAppended,
     ObserversRan,
@@ -438,6 +447,9 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
                 if kept is not None:
                     transcript.append(kept)
                     results.update((call.call_id, unanswered(call)) for call in kept.tool_calls)
+            case ModelFailed(text=text) if text:
+                flush()
+                transcript.append(AssistantMessage(text=text))
             case NoticeAppended(text=text) | ObserversRan(text=text) if text:
                 flush()
                 transcript.append(UserMessage.of(text))

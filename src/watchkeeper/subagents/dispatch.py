@@ -455,7 +455,7 @@ def failure(name: str, result: RunResult[Any], dropped: Iterable[str] = ()) -> D
     why = "it has no output" if stop is None else stop.message.rstrip(".")
     limit = f" (limit: {stop.limit})" if stop is not None and stop.limit and stop.limit not in why else ""
     text = f"The subagent {name} was stopped before its work was done: {why}{limit}."
-    lost = ", ".join(dropped)
+    lost = _listed(dropped)
     if lost:
         text = shortened(f"{text} No file of it was kept: {lost}.", SUMMARY_BYTES // 2)
     said = display(result.text if result.partial is None else result.partial).strip()

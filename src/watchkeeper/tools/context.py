@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -113,7 +113,13 @@ class ToolContext:
     @property
     def deadline(self) -> Deadline | None:
         """The moment at which the call will be cancelled, or None (docs/specification.md, deadlines)."""
-        return self.call.deadline
+        deadline, clock = self.call.deadline, self.scope.clock
+        if deadline is None or deadline.until is None:
+            return deadline
+        now, left = clock.now(), deadline.remaining(clock)
+        if abs(deadline.at - now - left) < timedelta(seconds=1):
+            return deadline
+        return Deadline.ending(now + left, deadline.until, deadline.wall)  # the wall clock was moved
 
     @property
     def cancellation(self) -> CancellationToken:

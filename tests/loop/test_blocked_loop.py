@@ -1,0 +1,124 @@
+"""An async tool that blocks the shared loop is named, and the others end with their own deadline."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from watchkeeper import Adapter, Limits, MarkdownSection, Prompt, PromptTemplate, run, tool
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import DeadlineExceededError, PromptEvaluationError
+from watchkeeper.models import Call, ScriptedModel
+from watchkeeper.runtime import watchdog
+
+
+def ask(*tools: Any) -> Prompt[str]:
+    section = MarkdownSection("Task", "task", "Go.", tools=tools)
+    return Prompt(PromptTemplate[str](ns="demo", key="blocked", sections=(section,)))
+
+
+def test_the_tool_that_blocks_the_loop_is_named_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.1)
+    told = threading.Event()
+
+    class Listens(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "loop.blocked" in record.getMessage():
+                told.set()
+
+    @tool
+    async def naps() -> str:
+        """Block."""
+        return f"told={told.wait(20)}"
+
+    listener, log = Listens(), logging.getLogger("watchkeeper")
+    log.addHandler(listener)
+    try:
+        result = run(ask(naps), model=ScriptedModel([Call("naps"), "done"]))
+    finally:
+        log.removeHandler(listener)
+    assert result.stop is None
+    lines = [record.getMessage() for record in caplog.records if "loop." in record.getMessage()]
+    assert len(lines) == 2
+    assert "event='loop.blocked' by='naps'" in lines[0]
+    assert "test_blocked_loop.py" in lines[0]
+    assert " in naps'" in lines[0]
+    assert "event='loop.free' was_blocked_by='naps'" in lines[1]
+
+
+class SeenClock(TestClock):
+    """A clock that says when it was looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = threading.Event()
+
+    def now(self) -> datetime:
+        self.seen.set()
+        return super().now()
+
+    def monotonic(self) -> float:
+        self.seen.set()
+        return super().monotonic()
+
+
+def while_blocked(other: Callable[[SeenClock, datetime], Any]) -> Any:
+    """Start a run on another thread while a tool blocks the loop; the other's deadline passes meanwhile."""
+    ends: list[Any] = []
+
+    @tool
+    async def blocks() -> str:
+        """Block until the other was called and its time is over."""
+        clock = SeenClock()
+        deadline = clock.now() + timedelta(seconds=2)
+        clock.seen.clear()
+
+        def start() -> None:
+            try:
+                ends.append(other(clock, deadline))
+            except Exception as error:  # the test looks at it
+                ends.append(error)
+
+        threads.append(threading.Thread(target=start))
+        threads[0].start()
+        clock.seen.wait(1)
+        clock.advance(6)
+        return "blocked"
+
+    threads: list[threading.Thread] = []
+    run(ask(blocks), model=ScriptedModel([Call("blocks"), "done"]))
+    threads[0].join()
+    return ends[0]
+
+
+@pytest.mark.spec("DL-010")
+def test_an_evaluation_that_begins_late_ends_with_its_deadline() -> None:
+    model = ScriptedModel(["late"])
+    error = while_blocked(lambda clock, at: Adapter(model, clock=clock).evaluate(ask(), deadline=at))
+    assert isinstance(error, DeadlineExceededError)
+    assert (error.phase, error.stop and error.stop.reason) == ("deadline", "timeout")
+    assert model.requests == []
+
+
+def test_a_run_that_begins_late_ends_with_its_deadline() -> None:
+    result = while_blocked(
+        lambda clock, at: run(ask(), model=ScriptedModel(["late"]), clock=clock, parent=None, limits=Limits(at))
+    )
+    assert result.stop.reason == "timeout"
+
+
+def test_a_deadline_that_was_over_at_the_call_is_refused_as_before() -> None:
+    clock = TestClock()
+    over = clock.now() - timedelta(seconds=1)
+    with pytest.raises(PromptEvaluationError, match="is not in the future") as caught:
+        Adapter(ScriptedModel([]), clock=clock).evaluate(ask(), deadline=over)
+    assert caught.value.phase == "preflight"
+    with pytest.raises(ValueError, match="is over already"):
+        run(ask(), model=ScriptedModel([]), clock=clock, limits=Limits(over))
