@@ -20,10 +20,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, ScriptedModel, Step
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, ChildTask, children_of
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.prompt.sections import MarkdownSection

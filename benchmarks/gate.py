@@ -20,10 +20,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, ToolCallContext

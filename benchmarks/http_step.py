@@ -19,11 +19,11 @@ from typing import Any
 
 import aiohttp
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.anthropic import AnthropicModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
 from watchkeeper.app.run import arun
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import SystemMessage, ToolMessage, Transcript, UserMessage
 from watchkeeper.core.model import Model, ModelRequest, ToolSpec
 from watchkeeper.core.usage import ModelPrice

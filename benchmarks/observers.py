@@ -26,8 +26,8 @@ from itertools import pairwise
 from typing import Any
 
 from benchmarks.step import Fake
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage

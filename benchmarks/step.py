@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.peers import langchain_agent
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage

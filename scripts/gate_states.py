@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from watchkeeper.accounting.call_request import CallRequest, Estimate
+from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.errors import ConfigurationError, Stop
-from watchkeeper.core.limits import Landing, Limits
 
 LIMITS: Final = Limits(max_cost_usd=1, deadline=None, landing=Landing())
 STOP: Final = Stop("turn_limit_exceeded", "caller", "Enough.")

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, children_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ProviderError, ProviderFault
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import Model, ModelReply, ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext, TaskCompletionResult

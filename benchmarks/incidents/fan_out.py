@@ -7,9 +7,9 @@ from functools import partial
 
 from benchmarks.incidents.provider import Provider, Reply, price
 from benchmarks.incidents.replay import Replay
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.limits import Limits
 from watchkeeper.shield.decision import Decision
 
 LIMITS = Limits(deadline=None, max_cost_usd="5.00", max_turns=None, landing=None)

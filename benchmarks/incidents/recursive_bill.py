@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from benchmarks.incidents.provider import Provider, Reply, price
 from benchmarks.incidents.replay import Replay
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.record import Outcome
-from watchkeeper.core.limits import Limits
 from watchkeeper.shield.decision import Decision
 
 LIMITS = Limits(deadline=None, max_cost_usd="2.00", max_turns=None, landing=None)

@@ -10,6 +10,7 @@ from watchkeeper.core.lazy_names import provide, public_names
 
 if TYPE_CHECKING:
     from watchkeeper.accounting.budget import Budget as Budget, BudgetTracker as BudgetTracker
+    from watchkeeper.accounting.limits import Landing as Landing, Limits as Limits
     from watchkeeper.app.agent import Agent as Agent
     from watchkeeper.app.contained import contained as contained
     from watchkeeper.app.run import arun as arun, arun_many as arun_many, run as run, run_many as run_many
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
     from watchkeeper.core.clock import Deadline as Deadline
     from watchkeeper.core.errors import Stop as Stop, WatchkeeperError as WatchkeeperError
-    from watchkeeper.core.limits import Landing as Landing, Limits as Limits
     from watchkeeper.core.messages import ImagePart as ImagePart
     from watchkeeper.core.model import Model as Model, ModelSettings as ModelSettings
     from watchkeeper.core.usage import ModelPrice as ModelPrice, TokenUsage as TokenUsage, Usage as Usage
@@ -40,6 +40,7 @@ else:
         __name__,
         {
             "accounting.budget": "Budget BudgetTracker",
+            "accounting.limits": "Landing Limits",
             "app.agent": "Agent",
             "app.contained": "contained",
             "app.run": "arun arun_many run run_many",
@@ -47,7 +48,6 @@ else:
             "containment.execution_context": "ExecutionContext",
             "core.clock": "Deadline",
             "core.errors": "Stop WatchkeeperError",
-            "core.limits": "Landing Limits",
             "core.messages": "ImagePart",
             "core.model": "Model ModelSettings",
             "core.usage": "ModelPrice TokenUsage Usage",

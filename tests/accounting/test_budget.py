@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.accounting.budget import Budget, BudgetStatus, BudgetTracker
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError, LimitsError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage, Usage
 

@@ -26,8 +26,8 @@ from watchkeeper.accounting.account import (
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits
 from watchkeeper.accounting.ledger import MemoryLedger, Refused
+from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
 
 REASONS = (

@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tests.kit import agent
+from watchkeeper.accounting.limits import UNLIMITED
 from watchkeeper.adapters.anthropic import AnthropicModel
 from watchkeeper.adapters.litellm import LiteLLMModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
@@ -22,7 +23,6 @@ from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
 from watchkeeper.app.models import model_from
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.limits import UNLIMITED
 from watchkeeper.core.model import Model
 from watchkeeper.runtime.result import RunResult
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.run import arun, run, run_many
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, StoreError, UnpricedModelError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate

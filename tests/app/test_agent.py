@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import LABEL_CHARS, Agent
 from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest, ModelSettings
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult

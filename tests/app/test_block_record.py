@@ -22,6 +22,7 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 
 from tests.kit import Call, ScriptedModel
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.block_record import PassingLog
 from watchkeeper.app.contained import contained
@@ -29,7 +30,6 @@ from watchkeeper.contained_sdk.http import contained_async_http_client, containe
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, StoreError
-from watchkeeper.core.limits import Limits
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.store.run_store import RunStore, StoredRun, untyped
 from watchkeeper.testing.fake_openai import FakeOpenAI

@@ -22,6 +22,7 @@ import watchkeeper
 from tests.kit import Call, ScriptedModel, collect_garbage, events
 from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app import contained as contained_block
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import Contained, contained
@@ -30,7 +31,6 @@ from watchkeeper.contained_sdk.http import contained_async_http_client, containe
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.runtime.result import RunResult

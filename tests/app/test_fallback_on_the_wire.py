@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.kit import Report, agent, events
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.anthropic import AnthropicModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.local import server as local_server

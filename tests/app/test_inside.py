@@ -16,13 +16,13 @@ import pytest
 
 from tests.kit import ANSWER, Call, Calls, Say, ScriptedModel, events, inside, question
 from watchkeeper.accounting.budget import Budget, BudgetTracker
+from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import contained
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import BudgetExceededError, ConfigurationError
-from watchkeeper.core.limits import UNLIMITED, Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.loop.run import Adapter

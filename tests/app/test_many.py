@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from tests.kit import JUDGE, Slow
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.run import arun_many, run_many
 from watchkeeper.children.child import ChildTask, children_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, RunStoppedError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.core.workers import BreakOut

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app import models
 from watchkeeper.app import models as models_module
@@ -25,7 +26,6 @@ from watchkeeper.core.errors import (
     UnknownModelError,
     UnpricedModelError,
 )
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import Model, ModelRequest
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.sections import MarkdownSection

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import contained
@@ -26,7 +27,6 @@ from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.core.clock import SystemClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import RandomIds
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelSettings
 from watchkeeper.core.usage import FREE
 from watchkeeper.prompt.sections import MarkdownSection

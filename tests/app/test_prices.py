@@ -14,11 +14,11 @@ from genai_prices import data_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.prices import ALIASES, check_priced, listed_price, price_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import UnpricedModelError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice, TokenUsage
 

@@ -19,12 +19,12 @@ from typing import Any
 import pytest
 
 from tests.kit import Call, Report, Say, ScriptedModel, agent
+from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import OnStoreFailure
 from watchkeeper.app.run import run, run_many
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import RunStoppedError
-from watchkeeper.core.limits import UNLIMITED, Limits
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate

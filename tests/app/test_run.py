@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from watchkeeper.accounting.budget import Budget
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import ManyOptions, RunOptions, TaskOptions
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, PromptDefinitionError, StoreError, UnknownModelError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import SystemMessage
 from watchkeeper.observers.resources import ResourceObserver
 from watchkeeper.prompt.advice import Assessment

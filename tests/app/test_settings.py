@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.settings import (
     FIELDS,
     RATES,
@@ -21,7 +22,6 @@ from watchkeeper.app.settings import (
     text_from,
 )
 from watchkeeper.core.errors import ConfigurationError, LimitsError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import ModelPrice
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.listener import Listener, one_by_one
 from watchkeeper.app.surroundings import TERM_SECONDS, Interrupts
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.limits import Limits
 
 
 class Gathered:

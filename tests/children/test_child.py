@@ -20,6 +20,7 @@ from tests.kit import ANSWER, Call, Inside, Say, ScriptedModel, agent, answers, 
 from tests.subagents.support import DIG, dispatching, parent_template
 from tests.subagents.support import task as dispatched
 from watchkeeper.accounting.budget import Budget
+from watchkeeper.accounting.limits import Limits, Verdict
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import ChildRun, ChildTask, children_of
 from watchkeeper.core import workers
@@ -32,7 +33,6 @@ from watchkeeper.core.errors import (
     Stop,
     WatchkeeperError,
 )
-from watchkeeper.core.limits import Limits, Verdict
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage

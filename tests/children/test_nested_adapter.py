@@ -10,6 +10,7 @@ import pytest
 
 from tests.kit import ANSWER, Inside, Report, ScriptedModel, agent, children, events, inside, question
 from watchkeeper.accounting.budget import Budget, BudgetTracker
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import (
@@ -22,7 +23,6 @@ from watchkeeper.core.errors import (
     ThrottleError,
     WatchkeeperError,
 )
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.prompt.template import Prompt

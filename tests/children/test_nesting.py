@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from tests.kit import Call, ScriptedModel, question
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import ChildTask, children_of, is_inside
-from watchkeeper.core.limits import Limits
 from watchkeeper.loop.run import children_outside_runs
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.support import AGENT, CommandLine
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.agent import Agent
 from watchkeeper.cli.loading import (
     AgentFileError,
@@ -28,7 +29,6 @@ from watchkeeper.cli.loading import (
     parse_params,
 )
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.limits import Limits
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 

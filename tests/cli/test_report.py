@@ -13,11 +13,11 @@ import pytest
 
 from tests.cli.support import AGENT, CommandLine
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.cli.console import PlainConsole
 from watchkeeper.cli.report import print_runs
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
-from watchkeeper.core.limits import Limits
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import Envelope
 from watchkeeper.store.run_store import RunStore

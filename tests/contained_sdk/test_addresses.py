@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.contained_sdk.test_http import GPT, HELLO, anything
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.contained import contained
 from watchkeeper.contained_sdk.addresses import address_of, normal_path, purpose_of
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.contained_sdk.reading import wire_at
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, UnpricedModelError
-from watchkeeper.core.limits import Limits
 from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.testing.fake_openai import FakeOpenAI

@@ -30,13 +30,13 @@ from tests.contained_sdk.test_http import (
     sync_client,
     whole_or_streamed,
 )
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.contained import contained
 from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
 
 TOOL = CallRequest("tool", "look")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.containment.gates import dollars, until_other_thread
 from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment import (
     CallRequest,
     CircuitBreaker,
@@ -28,7 +29,6 @@ from watchkeeper.containment import (
 )
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
-from watchkeeper.core.limits import Limits
 
 T = TypeVar("T")
 

@@ -12,11 +12,11 @@ import pytest
 from tests.containment.gates import TOOL, answer, costing, dollars, gate_with, unlimited
 from watchkeeper.accounting.call_request import Charge
 from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.accounting.limits import Landing
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.limits import Landing
 from watchkeeper.shield.decision import Decision
 
 

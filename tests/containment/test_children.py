@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.containment.gates import TOOL, answer, charged, costing, dollars, gate_with, race, started, unlimited
 from watchkeeper.accounting.account import COST, STEPS, Account
 from watchkeeper.accounting.call_request import CallRequest, Estimate
+from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
-from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.shield.decision import Decision
 
 

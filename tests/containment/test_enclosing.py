@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.limits import Limits
 from watchkeeper.shield.circuit_breaker import CircuitBreaker
 from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline

@@ -11,11 +11,11 @@ import pytest
 
 from tests.containment.gates import TOOL, Held, answer, started, unlimited
 from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.accounting.limits import Landing, Limits, Verdict
 from watchkeeper.containment.config import ExecutionConfig
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import ALARMS, TestClock
-from watchkeeper.core.limits import Landing, Limits, Verdict
 from watchkeeper.shield.decision import Decision, SafetyEvent
 
 PATIENCE = 30.0

@@ -25,11 +25,11 @@ from tests.containment.gates import (
 )
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock, Timer
 from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
-from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent
 

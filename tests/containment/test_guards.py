@@ -15,12 +15,12 @@ from tests.containment.gates import Held, costing, dollars, settle, started, unl
 from watchkeeper.accounting.account import STEPS
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, CircuitState
 from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext

@@ -18,13 +18,13 @@ from watchkeeper.accounting.account import RETRIES
 from watchkeeper.accounting.admission import Demand, decide
 from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Ruling
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
+from watchkeeper.accounting.limits import Limits, Verdict
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.limits import Limits, Verdict
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitState
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline

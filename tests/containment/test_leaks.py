@@ -25,11 +25,11 @@ from tests.containment.gates import (
 from watchkeeper.accounting.account import STEPS
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.config import ExecutionConfig
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import CURRENT_CALL, Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
-from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline

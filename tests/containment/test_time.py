@@ -25,6 +25,7 @@ from tests.containment.gates import (
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Grant, MemoryLedger, Waiter
+from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import CALL_TIMEOUT, Ticket
@@ -32,7 +33,6 @@ from watchkeeper.containment.record import Outcome
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
 from watchkeeper.shield.decision import Decision
 

@@ -38,10 +38,10 @@ from watchkeeper.accounting.account import (
 )
 from watchkeeper.accounting.admission import Demand, decide
 from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits
+from watchkeeper.accounting.limits import Landing, Verdict
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, Stop
-from watchkeeper.core.limits import Landing, Verdict
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline

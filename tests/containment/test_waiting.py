@@ -13,11 +13,11 @@ import pytest
 from tests.containment.gates import dollars, unlimited
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.accounting.limits import Landing
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.limits import Landing
 from watchkeeper.shield.decision import Decision
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from tests.containment.gates import Held, dollars, started, until_other_thread
 from watchkeeper.accounting.ledger import MemoryLedger
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.core.limits import Limits
 from watchkeeper.shield.decision import ChainMetadata, Decision, SafetyEvent, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
 

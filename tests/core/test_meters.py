@@ -16,9 +16,9 @@ import pytest
 import watchkeeper
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.app.contained import SINGLE, Ceilings
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.limits import UNLIMITED, Limits
 from watchkeeper.core.meters import BY_FIELD, COLUMNS, METERS, SHARED, TOLD
 from watchkeeper.core.usage import Usage
 from watchkeeper.shield.decision import ChainMetadata

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from tests.kit import Call, Say, ScriptedModel, children, events
 from watchkeeper.accounting.budget import Budget
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, ProviderError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.judging import CompletionVerdict, LLMCompletionVerifier, NestedExecutionConfig

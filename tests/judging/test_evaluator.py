@@ -33,6 +33,7 @@ from tests.kit import (
     question,
 )
 from watchkeeper.accounting.budget import Budget, BudgetTracker
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.children.child import children_of
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, TestClock
 from watchkeeper.core.errors import (
@@ -51,7 +52,6 @@ from watchkeeper.core.errors import (
     WatchkeeperError,
 )
 from watchkeeper.core.ids import RunContext, root_run_context
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import Transcript
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.usage import TokenUsage, Usage

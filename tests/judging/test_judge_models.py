@@ -9,8 +9,8 @@ import pytest
 
 from tests.kit import Call, Say, ScriptedModel, named, play, step
 from watchkeeper.accounting.budget import Budget
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import ConfigurationError, UnknownModelError, UnpricedModelError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.judging import CompletionVerdict, LLMCompletionVerifier, LLMTrajectoryFeedback, TrajectoryAssessment
 from watchkeeper.loop.run import Adapter

@@ -11,10 +11,10 @@ import pytest
 
 from tests.kit import Call, Say, ScriptedModel, events
 from watchkeeper.accounting.budget import Budget
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, ObserverError, ProviderError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.judging import LLMTrajectoryFeedback, NestedExecutionConfig, TrajectoryAssessment
 from watchkeeper.loop.run import Adapter

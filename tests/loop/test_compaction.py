@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, play
 from watchkeeper.accounting.budget import BudgetStatus
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, ChildRun, ChildTask, children_of
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ProviderError, StoreError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from tests.kit import JUDGE, Call, Panic, ScriptedModel, Slow, events, play
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, ChildTask, children_of
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ToolValidationError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.workers import BreakOut
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult

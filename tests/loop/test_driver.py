@@ -10,8 +10,8 @@ from typing import Any, Final
 import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import ConfigurationError, OutputParseError, ProviderError, RunStoppedError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage

@@ -24,9 +24,9 @@ from tests.kit import (
     step,
     switches,
 )
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderFault, ThrottleError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage

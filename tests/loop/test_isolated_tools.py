@@ -23,8 +23,8 @@ import pytest
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, tool_texts
 from tests.tools import isolated_functions as functions
 from tests.tools.processes import Lives
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.limits import Limits
 from watchkeeper.runtime.events import RunEnded
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import Tool, tool

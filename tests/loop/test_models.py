@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.kit import Call, Calls, ScriptedModel, play
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.errors import ConfigurationError, ProviderError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, Transcript, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
 from watchkeeper.core.usage import FREE, MOST_TOKENS, NOTHING_PRESUMED, ModelPrice, Presumed, Rate, TokenUsage

@@ -25,10 +25,10 @@ from tests.kit import (
     step,
     switches,
 )
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.models import models_of_run
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.loop.retry import MAX_ATTEMPTS, is_outage

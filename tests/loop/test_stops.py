@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, reason, step, tool_texts
+from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import LimitsError, ProviderError, ThrottleError, UnpricedModelError
 from watchkeeper.core.ids import RandomIds
-from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.messages import ImagePart
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage

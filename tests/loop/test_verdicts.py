@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.kit import Call, Report, Say, ScriptedModel, agent, events, play
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import PromptEvaluationError, Stop
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.judging.command_checker import CommandChecker
 from watchkeeper.loop.run import Adapter

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.kit import Call, Report, Say, events, play
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.observers.acknowledge import answer_advice, answer_section
 from watchkeeper.observers.resources import ResourceObserver
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger

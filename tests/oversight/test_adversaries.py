@@ -17,9 +17,9 @@ import pytest
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, events, play
 from tests.oversight.support import ALWAYS, PATIENCE, Watcher, delivered, look, looks, watched
 from watchkeeper import Adapter, Prompt, Session
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, FilesystemError
-from watchkeeper.core.limits import Limits
 from watchkeeper.oversight.engine import Oversight
 from watchkeeper.prompt.advice import MOST_ITEMS, Assessment, Feedback, Observation
 from watchkeeper.prompt.observer import (

@@ -10,10 +10,10 @@ import pytest
 
 from tests.kit import Call, Report, Say, ScriptedModel, events, play
 from watchkeeper import Session, Snapshot
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Step
 from watchkeeper.app.run import arun, arun_many
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.observers.acknowledge import answer_section

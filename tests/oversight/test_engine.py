@@ -23,8 +23,8 @@ from tests.oversight.support import (
     told,
     watched,
 )
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import Message, ToolMessage, UserMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.observers.acknowledge import answer_advice

@@ -13,9 +13,9 @@ import pytest
 
 from tests.kit import Call, Panic, Report, Say, ScriptedModel, events, play
 from tests.oversight.support import ALWAYS, Watcher, looks, told, watched
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Calls
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.workers import BreakOut
 from watchkeeper.observers.acknowledge import answer_section

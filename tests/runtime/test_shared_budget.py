@@ -10,11 +10,11 @@ import pytest
 
 from tests.kit import ANSWER, Call, ScriptedModel, inside, question
 from watchkeeper.accounting.budget import Budget, BudgetTracker
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.children.child import ChildTask, children_of
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.ids import SYSTEM_IDS
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.runtime.result import RunResult

@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID
 
 from watchkeeper.accounting.budget import Budget, BudgetStatus
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.codec import CodecError, convert, decode, encode
 from watchkeeper.core.errors import ConfigurationError, SnapshotError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Snapshot

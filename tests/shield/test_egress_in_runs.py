@@ -12,10 +12,10 @@ import pytest
 from tests.adapters.remote import LITELLM, REMOTES, Remote, chat, request
 from tests.kit import Call, ScriptedModel, events, outcomes
 from watchkeeper import Agent, RunResult, arun, tool
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import ConfigurationError, EgressRefusedError
-from watchkeeper.core.limits import Limits
 from watchkeeper.runtime.events import ModelFailed
 from watchkeeper.shield.decision import Decision, SafetyEvent, ToolCallContext
 from watchkeeper.shield.egress import EgressAllowList

@@ -19,10 +19,10 @@ from typing import Any
 from uuid import uuid4
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.limits import UNLIMITED
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
-from watchkeeper.core.limits import UNLIMITED
 from watchkeeper.session.log import Envelope
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.run_store import RunStore

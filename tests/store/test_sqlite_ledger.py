@@ -25,12 +25,12 @@ from watchkeeper.accounting.account import COST, NOTHING, STEPS, TOTAL_TOKENS, A
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits, presumed_charge
 from watchkeeper.accounting.ledger import Ledger, MemoryLedger, Refused, Waiter
+from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, StoreError
 from watchkeeper.core.ids import RandomIds
-from watchkeeper.core.limits import Landing, Limits
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.ledger_file import SCHEMA, LedgerFile, settle_by_hand

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Script, ScriptedModel
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate

@@ -21,10 +21,10 @@ from tests.subagents.support import (
     texts,
     tool_names,
 )
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.subagents.support import DIG, Note, Watched, child_model, dispatching, limited, play, results, task
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.children.child import children_of
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import DispatchSubagentError, ProviderError
 from watchkeeper.core.ids import root_run_context
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.session.session import Session
 from watchkeeper.subagents.payloads import PromptRegistry

@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tests.subagents.support import Finding, child_model, dispatching, limited, play, results, task
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Say
 from watchkeeper.core.errors import DispatchSubagentError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.sections import MarkdownSection

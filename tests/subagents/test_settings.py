@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.limits import Limits
 from watchkeeper.session.session import Session
 from watchkeeper.subagents.dispatch import SubagentSettings, allotted, check_least_one, check_share
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.subagents.support import DIG, Note, Watched, child_model, dispatching, limited, play, results, task
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, Script, ScriptedModel
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ProviderError
-from watchkeeper.core.limits import Limits
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, Rate, TokenUsage

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, reason, tool_texts
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import FilesystemError, SessionError
-from watchkeeper.core.limits import Limits
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Append, SliceView
 from watchkeeper.tools.context import ToolContext, ToolInvoked

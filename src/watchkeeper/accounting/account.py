@@ -22,7 +22,7 @@ import msgspec
 from watchkeeper.accounting.budget import SHOWN, BudgetStatus, is_told
 from watchkeeper.core.clock import Clock, Deadline, earliest
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop
-from watchkeeper.core.limits import UNLIMITED, AccountLimit, Limits, Period
+from watchkeeper.accounting.limits import UNLIMITED, AccountLimit, Limits, Period
 from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED
 from watchkeeper.core.quantities import is_number
 from watchkeeper.core.usage import NANOS_PER_USD, NOTHING_PRESUMED, Presumed, TokenUsage, Usage

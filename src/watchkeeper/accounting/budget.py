@@ -20,7 +20,7 @@ import msgspec
 
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import BudgetExceededError
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import BY_FIELD, TOLD, LimitMeter
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, money
 from watchkeeper.core.type_tags import own_value

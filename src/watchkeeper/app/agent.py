@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Unpack, cast
 
 from watchkeeper.app.options import RunOptions, TaskOptions, check_arguments, check_left_to_agent
 from watchkeeper.app.run import arun, arun_many, run, run_many
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.messages import ImagePart
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker

@@ -36,7 +36,7 @@ from watchkeeper.containment.in_flight import set_timer
 from watchkeeper.containment.record import ContextSnapshot
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, DeadlineLike
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError, Stop
-from watchkeeper.core.limits import AccountLimit, Limits
+from watchkeeper.accounting.limits import AccountLimit, Limits
 from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger

@@ -29,7 +29,7 @@ from watchkeeper.app.options import RunOptions
 from watchkeeper.app.prices import check_priced, price_of
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, UnknownModelError, UnpricedModelError
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.secrets import hold_url
 from watchkeeper.loop.run import Adapter

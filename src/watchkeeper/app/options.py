@@ -20,7 +20,7 @@ from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import IdSource
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.messages import ImagePart
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.quantities import is_whole

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import UnpricedModelError
-from watchkeeper.core.limits import AccountLimit, Limits
+from watchkeeper.accounting.limits import AccountLimit, Limits
 from watchkeeper.core.model import ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice, Rate, dearer, dearer_rate
 

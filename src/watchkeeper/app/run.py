@@ -31,7 +31,7 @@ from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
-from watchkeeper.core.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
+from watchkeeper.accounting.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
 from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import format_duration

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from watchkeeper.app.options import STORE_CHOICES, OnStoreFailure, renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.text import shown
 from watchkeeper.core.quantities import duration, path_from

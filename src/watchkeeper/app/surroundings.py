@@ -26,7 +26,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
 from watchkeeper.core.errors import ProviderError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.model import Model
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.retry import is_outage

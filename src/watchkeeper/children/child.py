@@ -35,7 +35,7 @@ from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.accounting.budget import BudgetTracker
 from watchkeeper.core.errors import ConfigurationError, NestingDepthError, Stop
 from watchkeeper.core.ids import RunContext, derive_child_run_context
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import Message
 from watchkeeper.core.model import CompletionState

@@ -19,7 +19,7 @@ from watchkeeper.core.errors import (
     OutputParseError,
     PromptEvaluationError,
 )
-from watchkeeper.core.limits import tighten
+from watchkeeper.accounting.limits import tighten
 from watchkeeper.kernel.turn_machine import CEILING_STOPS
 from watchkeeper.prompt.evaluation import (
     EvaluateOptions,

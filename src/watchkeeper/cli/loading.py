@@ -25,7 +25,7 @@ from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import RunOptions
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
 from watchkeeper.cli.console import CUT
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.text import one_line
 from watchkeeper.prompt.sections import MarkdownSection, predicate_parameters
 from watchkeeper.prompt.template import Prompt, PromptTemplate

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from watchkeeper.accounting.call_request import CallRequest as CallRequest, Charge as Charge, Estimate as Estimate
     from watchkeeper.accounting.call_request import NodeKind as NodeKind
     from watchkeeper.accounting.ledger import Ledger as Ledger, MemoryLedger as MemoryLedger
+    from watchkeeper.accounting.limits import AccountLimit as AccountLimit, Verdict as Verdict
     from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig, WrapOptions as WrapOptions
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
     from watchkeeper.containment.in_flight import Ticket as Ticket
     from watchkeeper.containment.record import ContextSnapshot as ContextSnapshot, NodeRecord as NodeRecord
     from watchkeeper.containment.record import Outcome as Outcome
     from watchkeeper.core.cancellation import CancellationToken as CancellationToken
-    from watchkeeper.core.limits import AccountLimit as AccountLimit, Verdict as Verdict
     from watchkeeper.shield.circuit_breaker import CircuitBreaker as CircuitBreaker, CircuitBreakers as CircuitBreakers
     from watchkeeper.shield.circuit_breaker import CircuitState as CircuitState, PolicyContext as PolicyContext
     from watchkeeper.shield.circuit_breaker import PolicyDecision as PolicyDecision
@@ -41,12 +41,12 @@ else:
             "accounting.budget": "BudgetStatus",
             "accounting.call_request": "CallRequest Charge Estimate NodeKind",
             "accounting.ledger": "Ledger MemoryLedger",
+            "accounting.limits": "AccountLimit Verdict",
             "containment.config": "ExecutionConfig WrapOptions",
             "containment.execution_context": "ExecutionContext",
             "containment.in_flight": "Ticket",
             "containment.record": "ContextSnapshot NodeRecord Outcome",
             "core.cancellation": "CancellationToken",
-            "core.limits": "AccountLimit Verdict",
             "shield.circuit_breaker": "CircuitBreaker CircuitBreakers CircuitState PolicyContext PolicyDecision",
             "shield.decision": "ChainMetadata Decision SafetyEvent ToolCallContext",
             "shield.egress": "EgressAllowList",

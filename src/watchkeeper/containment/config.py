@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from watchkeeper.accounting.call_request import CallRequest, Charge, Dollars, Estimate, NO_ESTIMATE, NodeKind, nanos
 from watchkeeper.containment.in_flight import Meter, Ticket
 from watchkeeper.core.errors import ConfigurationError, LimitsError
-from watchkeeper.core.limits import UNLIMITED, Limits
+from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.core.quantities import count, money
 
 T = TypeVar("T")

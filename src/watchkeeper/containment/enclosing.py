@@ -19,7 +19,7 @@ from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.containment.in_flight import CURRENT_CALL
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import SHARED
 
 NO_CALL: Final = -1

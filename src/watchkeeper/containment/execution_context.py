@@ -74,7 +74,7 @@ from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
-from watchkeeper.core.limits import UNLIMITED, Limits
+from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.core.meters import NO_CEILINGS
 from watchkeeper.core.usage import Usage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers

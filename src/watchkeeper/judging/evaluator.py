@@ -41,7 +41,7 @@ from watchkeeper.core.errors import (
     ThrottleError,
 )
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.limits import Limits, tighten
+from watchkeeper.accounting.limits import Limits, tighten
 from watchkeeper.core.messages import AssistantMessage, Transcript
 from watchkeeper.core.model import Model, ModelReply, ModelRequest
 from watchkeeper.core.quantities import is_whole

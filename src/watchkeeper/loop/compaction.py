@@ -22,7 +22,7 @@ from watchkeeper.children.child import Children, ChildTask
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import Stop, StoreError
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,

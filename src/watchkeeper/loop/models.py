@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from watchkeeper.accounting.call_request import Charge, Estimate, presumed_charge
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Transcript, UserMessage, text_bytes
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import ModelReply, ModelRequest

@@ -22,7 +22,7 @@ from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context
-from watchkeeper.core.limits import UNLIMITED, Limits, tighten
+from watchkeeper.accounting.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice

@@ -22,7 +22,7 @@ from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, earliest
 from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptEvaluationError
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.limits import UNLIMITED, Limits, tighten
+from watchkeeper.accounting.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.messages import Message, SystemMessage, UserMessage
 from watchkeeper.core.model import CompletionState, OutputSchema
 from watchkeeper.core.quantities import DurationLike, duration, is_whole

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from watchkeeper.core.codec import to_builtins
 from watchkeeper.core.errors import RunStoppedError, Stop
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,

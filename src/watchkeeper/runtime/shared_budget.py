@@ -25,7 +25,7 @@ from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import BudgetExceededError, Stop
 from watchkeeper.core.ids import IdSource
-from watchkeeper.core.limits import Limits, tighten
+from watchkeeper.accounting.limits import Limits, tighten
 from watchkeeper.runtime.user_code import done_by
 from watchkeeper.session.session import Session
 

@@ -24,7 +24,7 @@ from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.ids import IdSource
-from watchkeeper.core.limits import Period, period_days
+from watchkeeper.accounting.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS
 from watchkeeper.core.usage import NOTHING_PRESUMED
 from watchkeeper.store.ledger_file import CallRow, Held, LedgerFile, State, figures, ledger_failures

@@ -36,7 +36,7 @@ from watchkeeper.accounting.account import (
 )
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import StoreError
-from watchkeeper.core.limits import Period, period_days
+from watchkeeper.accounting.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
 from watchkeeper.store.liveness import ProcessMark, is_dead, own_mark

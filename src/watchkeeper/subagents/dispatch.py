@@ -32,7 +32,7 @@ from watchkeeper.children.child import Children, ChildTask, children_of
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.codec import CodecError, display, encode
 from watchkeeper.core.errors import ConfigurationError, DispatchSubagentError, ToolValidationError
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import SHARED
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import is_share, is_whole

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypedDict, Unpack, cast
 
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.limits import Limits
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.model import Model
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.session.session import Session

@@ -18,7 +18,7 @@ from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import Admitted, CallRequest, Charge, Estimate, Waits
 from watchkeeper.accounting.ledger import Grant, Ledger, Refused, Waiter
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.limits import UNLIMITED, Landing, Limits, Verdict
+from watchkeeper.accounting.limits import UNLIMITED, Landing, Limits, Verdict
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
 
 MakeLedger = Callable[[], Ledger]

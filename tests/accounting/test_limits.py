@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.accounting.limits import AccountLimit, Landing, Limits, Verdict, account_name, period_days, tighten
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import LimitsError
-from watchkeeper.core.limits import AccountLimit, Landing, Limits, Verdict, account_name, period_days, tighten
 from watchkeeper.core.meters import METERS
 
 MOMENT = datetime(2026, 1, 1, 6, tzinfo=UTC)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.accounting.call_request import CallRequest
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.contained import contained
 from watchkeeper.app.settings import limits_from, settings_here
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.limits import Limits
 from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.session.session import Session
