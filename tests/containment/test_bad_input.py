@@ -120,7 +120,7 @@ def test_a_cost_of_the_result_is_sound_or_reported_and_then_the_hint_is_charged(
 
 def test_a_hint_that_no_ceiling_could_ever_hold_stops_the_chain_before_anything_runs() -> None:
     with ExecutionContext(config()) as ctx:
-        outcome = ctx.call_llm(lambda: "never", WrapOptions(cost_estimate_hint=9_999_999_999))
+        outcome = ctx.call_llm(lambda: "never", WrapOptions(cost_estimate_hint=999_999_999))
         assert (outcome.decision, outcome.stop_reason, outcome.value) == (Decision.HALT, "budget_exceeded", None)
         assert ctx.get_snapshot().step_count == 0
         check_nothing_is_lost(ctx)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from watchkeeper.adapters.reply_bounds import (
-    MOST_LINE_BYTES,
+    MOST_EVENT_BYTES,
     MOST_STREAM_BYTES,
     MOST_WHOLE_BYTES,
     BodyBounds,
@@ -83,7 +83,7 @@ class Retrieval:
         self._job = job
         self._stream: StreamReader | None = None
         self._whole: list[bytes] = []
-        self._bounds: BodyBounds | None = BodyBounds(MOST_WHOLE_BYTES, MOST_WHOLE_BYTES, "")
+        self._bounds: BodyBounds | None = BodyBounds(MOST_WHOLE_BYTES, "")
 
     def response(self, httpx: Any, response: Any, *, streams: bool) -> Any:
         """Return a response like the provider's, whose body is read while it passes."""
@@ -91,7 +91,7 @@ class Retrieval:
             return response
         if streams:
             self._stream = StreamReader(self._job.wire, hide_usage=False)
-            self._bounds = BodyBounds(MOST_STREAM_BYTES, MOST_LINE_BYTES, "")
+            self._bounds = BodyBounds(MOST_STREAM_BYTES, "", MOST_EVENT_BYTES)
         stream: Any = type("ReadStream", (ReadStream, httpx.SyncByteStream, httpx.AsyncByteStream), {})
         parts = {"headers": response.headers, "extensions": response.extensions}
         return httpx.Response(response.status_code, stream=stream(response.stream, self), **parts)
@@ -99,7 +99,7 @@ class Retrieval:
     def feed(self, chunk: bytes) -> None:
         """Take in bytes; nothing more once they are too many to be an answer, which the caller gets all the same."""
         try:
-            for piece in () if self._bounds is None else self._bounds.pieces(chunk):
+            for piece in () if self._bounds is None else self._bounds.decoded(chunk):
                 self._take(piece)
         except RefusedBodyError:
             self._bounds = None

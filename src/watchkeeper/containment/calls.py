@@ -174,13 +174,14 @@ class ContextCalls:
             request: What is asked.
             waiter: The one that was returned before, if the call asks again.
         """
-        guards, outer = self._guards, CURRENT_CALL.get()
+        guards, outer, now = self._guards, CURRENT_CALL.get(), self.clock.monotonic()
         overrun = None if outer is None else outer.overrun_around(self.account)
         if overrun is not None and not self.closed:
-            return self._refuse(request, Refused(begun_too_late(overrun), latched=False), outer, self.clock.monotonic())
-        if waiter is not None:
-            now, demand = self.clock.monotonic(), waiter.demand
+            return self._refuse(request, Refused(begun_too_late(overrun), latched=False), outer, now)
+        if self._heeds_wall:
             heed_wall(self.account, self.clock, now)
+        if waiter is not None:
+            demand = waiter.demand
             demand.number = next(self._numbers)  # nodes are in the order of their numbers
             if self.closed:
                 return self._refuse(request, Refused(CLOSED_UNDER_WAY, latched=False), outer, now)
@@ -197,9 +198,6 @@ class ContextCalls:
                     f"{request.operation_name or 'the call'} has no known price, but a cost ceiling holds;"
                     " give a price, or lift max_cost_usd"
                 )
-            now = self.clock.monotonic()
-            if self._heeds_wall:
-                heed_wall(self.account, self.clock, now)
             if request.max_retries is not None and self.repeated.exhausted(request):
                 refused = Refused(operation_exhausted(request), latched=False, concerns_call=True)
                 return self._refuse(request, refused, outer, now)
