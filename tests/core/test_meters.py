@@ -77,8 +77,8 @@ def copy_with_a_new_limit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("copy")
     package = folder / "src" / "watchkeeper"
     shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, mark, added in (("limits.py", FIELDS_END, FIELD), ("meters.py", ROWS_END, ROW)):
-        path = package / "core" / name
+    for name, mark, added in (("accounting/limits.py", FIELDS_END, FIELD), ("core/meters.py", ROWS_END, ROW)):
+        path = package / name
         text = path.read_text(encoding="utf-8")
         assert text.count(mark) == 1
         path.write_text(text.replace(mark, added + mark), encoding="utf-8")
