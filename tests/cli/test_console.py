@@ -116,3 +116,11 @@ def test_what_a_reader_that_is_gone_did_not_take_is_discarded(monkeypatch: pytes
         stream.write("left in the buffer")
         let_go()
         stream.flush()
+
+
+def test_a_console_for_a_stream_whose_reader_is_gone_is_made_and_silent() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        stream.write("left in the buffer")
+        make_console(stream).print("nobody reads this")

@@ -447,7 +447,7 @@ def test_a_terminal_that_closes_lands_the_run(tmp_path: Path) -> None:
             while not any("interrupted" in str(each.body) for row in store.runs() for each in store.events(row.run_id)):
                 assert process.poll() is None
         (tmp_path / "gate").write_text("released")
-        assert process.wait(60) == 129
+        assert (process.wait(60), reason_in(tmp_path)) == (129, "interrupted")
     finally:
         process.kill()
         process.wait()

@@ -86,7 +86,11 @@ def make_console(file: TextIO | None) -> PlainConsole:
         return PlainConsole(file=io.StringIO(), quiet=True)
     reconfigure = getattr(file, "reconfigure", None)
     if reconfigure is not None:
-        reconfigure(errors="backslashreplace")
+        try:
+            reconfigure(errors="backslashreplace")
+        except OSError:  # it writes what is buffered first, and the terminal or reader is gone
+            silence(file)
+            reconfigure(errors="backslashreplace")
     console = PlainConsole(file=file, highlight=False, emoji=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = PIPE_WIDTH

@@ -175,7 +175,7 @@ def _check(value: object, left: int) -> int:
         return left
     for part in parts(value):
         left -= 1
-        kind: type[object] = type(part)
+        kind = type(part)  # pyright: ignore[reportUnknownVariableType]  # of anything
         if kind not in _leaves:
             left = _check(part, left)
         elif kind in _sizes:
