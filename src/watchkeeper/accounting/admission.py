@@ -268,12 +268,12 @@ def reserve_retry(demand: Demand) -> None:
     shared = () if lender is None else tuple(level for level in path if level in lender.account.paths[RETRIES])
     if lender is not None and shared:  # not by a retry outside of what its context has carved
         lender.borrower, demand.lender, demand.borrowed_at = demand, lender, shared
-    demand.has_retry = True
+    demand.has_retry, levels = True, iter(path)
     try:
-        for level in path:
+        for level in levels:
             level.reserved[RETRIES] += level not in demand.borrowed_at
     except BaseException:  # a signal handler raised between two accounts: whoever releases it releases all
-        for level in path[path.index(locals()["level"]) + 1 :]:
+        for level in levels:
             level.reserved[RETRIES] += level not in demand.borrowed_at
         raise
 
@@ -282,9 +282,9 @@ def release_retry(demand: Demand) -> None:
     """Give back the retry of a call that has ended, or leave it to the call inside it that goes on."""
     lender, borrower = demand.lender, demand.borrower
     demand.has_retry, demand.lender, demand.borrower = False, None, None
-    path = demand.account.paths[RETRIES]
+    levels = iter(demand.account.paths[RETRIES])
     try:
-        for level in path:
+        for level in levels:
             if level in demand.borrowed_at:
                 continue
             if borrower is not None and level in borrower.borrowed_at:
@@ -293,7 +293,7 @@ def release_retry(demand: Demand) -> None:
                 level.reserved[RETRIES] -= 1
     except BaseException:  # a signal handler raised between two accounts
         lent = demand.borrowed_at if borrower is None else (*demand.borrowed_at, *borrower.borrowed_at)
-        for level in path[path.index(locals()["level"]) + 1 :]:
+        for level in levels:
             level.reserved[RETRIES] -= level not in lent
         raise
     demand.borrowed_at = ()

@@ -412,6 +412,7 @@ class MemoryLedger:
         demand.held_before = account.landing_hold
         wants, per_output, paths = demand.wants, demand.per_output, account.paths
         reserved: list[tuple[int, int]] = []
+        count, amount, level = 0, 0, account
         if demand.most or wants[COST] or wants[TOTAL_TOKENS]:
             try:
                 for count in SPENDABLE:
@@ -422,11 +423,10 @@ class MemoryLedger:
                         reserved.append((count, amount))
                 demand.reserved = tuple(reserved)
             except BaseException:  # a signal handler raised between two accounts
-                at = locals()
-                last = (at["count"], at["amount"])
-                begun = reserved if not last[1] or last in reserved else [*reserved, last]
-                for level, known, taken in steps_of(account, begun, at)[0]:
-                    level.reserved[known] -= taken
+                last = (count, amount)
+                begun = reserved if not amount or last in reserved else [*reserved, last]
+                for each, known, taken in steps_of(account, begun, count, level)[0]:
+                    each.reserved[known] -= taken
                 raise
         for level in account.chain:
             settled = level.settled
@@ -448,13 +448,14 @@ class MemoryLedger:
         if not demand.reserved and not demand.may_fail:
             return
         paths = demand.account.paths
+        count, level = -1, demand.account
         try:
             for count, amount in demand.reserved:
                 for level in paths[count]:
                     level.reserved[count] -= amount
         except BaseException:  # a signal handler raised between two accounts
-            for level, known, held in steps_of(demand.account, demand.reserved, locals())[1]:
-                level.reserved[known] -= held
+            for each, known, held in steps_of(demand.account, demand.reserved, count, level)[1]:
+                each.reserved[known] -= held
             raise
         finally:
             demand.reserved = ()
@@ -521,16 +522,17 @@ class MemoryLedger:
 Steps = list[tuple[Account, int, int]]
 
 
-def steps_of(account: Account, amounts: Sequence[tuple[int, int]], at: Mapping[str, Any]) -> tuple[Steps, Steps]:
+def steps_of(account: Account, amounts: Sequence[tuple[int, int]], count: int, level: Account) -> tuple[Steps, Steps]:
     """Return the changes of amounts at accounts that a loop has made, and those that it has not.
 
     Args:
         account: Whose paths the loop follows.
         amounts: What is changed, by count.
-        at: The loop's variables ``count`` and ``level``: the last change that it made.
+        count: The count that the loop changed last.
+        level: The account at which it did.
     """
-    steps = [(level, count, amount) for count, amount in amounts for level in account.paths[count]]
-    done = [count == at.get("count") and level is at.get("level") for level, count, _ in steps]
+    steps = [(each, known, amount) for known, amount in amounts for each in account.paths[known]]
+    done = [known == count and each is level for each, known, _ in steps]
     last = done.index(True) + 1 if True in done else len(steps)
     return steps[:last], steps[last:]
 
