@@ -26,6 +26,7 @@ from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.block_record import PassingLog
 from watchkeeper.app.contained import contained
+from watchkeeper.children.child import innermost_run
 from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
@@ -497,3 +498,16 @@ def test_the_log_of_a_block_keeps_nothing() -> None:
         tracemalloc.stop()
     assert heard_now == 1_100
     assert len(passing.log) == 0
+
+
+def test_recorded_blocks_that_generators_hold_open_may_be_left_in_any_order(tmp_path: Path) -> None:
+    def held(name: str) -> Iterator[object]:
+        with contained(store=tmp_path / "runs.db", name=name) as gate:
+            yield gate
+
+    first, second = held("first"), held("second")
+    for generator in (first, second):
+        next(generator)
+    for generator in (first, second):
+        assert next(generator, None) is None
+    assert innermost_run() is None

@@ -20,7 +20,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -64,7 +64,20 @@ Execute = Callable[[RunPlan[Any], RunScope], Awaitable[RunResult[Any]]]
 
 NO_CHARGE: Final = Charge()
 
-_innermost: Final[ContextVar[RunScope | None]] = ContextVar("watchkeeper_innermost_run", default=None)
+
+class Inside(NamedTuple):
+    """A run, or a contained block that is recorded, that code runs in.
+
+    Attributes:
+        scope: Its scope.
+        around: What was entered before it and is not left yet; None if nothing was.
+    """
+
+    scope: RunScope
+    around: Inside | None
+
+
+_innermost: Final[ContextVar[Inside | None]] = ContextVar("watchkeeper_innermost_run", default=None)
 """The scope of the innermost run, or recorded contained block, that this code runs in."""
 
 _runs_around: Final[ContextVar[tuple[UUID, ...]]] = ContextVar("watchkeeper_runs_around", default=())
@@ -429,14 +442,30 @@ def children_of(session: Session) -> Children | None:
     return runs[-1] if runs else None
 
 
-def inside_scope(scope: RunScope) -> AbstractContextManager[None]:
-    """Make a run, or a contained block that is recorded, the innermost one for the code in a ``with`` block."""
-    return _set_in_block(_innermost, scope)
+@contextmanager
+def inside_scope(scope: RunScope) -> Generator[None]:
+    """Make a run, or a contained block that is recorded, the innermost one for the code in a ``with`` block.
+
+    Blocks that generators hold open may be left in any order; what was entered later stays in force.
+    """
+    _innermost.set(Inside(scope, _innermost.get()))
+    try:
+        yield
+    finally:
+        _innermost.set(_without(scope, _innermost.get()))
+
+
+def _without(scope: RunScope, inside: Inside | None) -> Inside | None:
+    """Return what code runs in, without the innermost entry of a scope."""
+    if inside is None or inside.scope is scope:
+        return None if inside is None else inside.around
+    return inside._replace(around=_without(scope, inside.around))
 
 
 def innermost_run() -> RunScope | None:
     """Return the scope of the innermost run, or recorded contained block, that this code runs in; None outside."""
-    return _innermost.get()
+    inside = _innermost.get()
+    return None if inside is None else inside.scope
 
 
 def is_inside_run() -> bool:
@@ -520,7 +549,7 @@ def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, D
 
 def _around(scope: RunScope) -> tuple[Depths, Depths]:
     """Return depths and maximum depths for code that runs here and uses the run of ``scope``."""
-    inside = _innermost.get()
+    inside = innermost_run()
     if inside is None or inside is scope or inside.run_context.trace_id != scope.run_context.trace_id:
         return scope.depths, scope.deepest
     depths = {name: max(scope.depths.get(name, 0), depth) for name, depth in inside.depths.items()}

@@ -179,7 +179,10 @@ def in_force() -> Containment | None:
         return None
     blocks = (BLOCKS.get(id(around)) for around in enclosing.entered_here())
     block = next((block for block in blocks if block is not None), None)
-    return _block_of(context, block, innermost_run() or run_of(context))
+    run = innermost_run()
+    if run is None or not context.stands_below(run.gate):  # a listener, or code that outlives a run or block
+        run = run_of(context)
+    return _block_of(context, block, run)
 
 
 def for_request() -> Containment | None:
