@@ -34,22 +34,10 @@ from watchkeeper.core.errors import ConfigurationError, RunStoppedError, StoreEr
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.store.run_store import RunStore, StoredRun, untyped
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.wire import Fault, say
+from watchkeeper.testing.wire import Fault
 from watchkeeper.tools.tool import tool
 
 MESSAGES: Any = [{"role": "user", "content": "Hello."}]
-
-
-@pytest.fixture
-def server() -> Iterator[FakeOpenAI]:
-    with FakeOpenAI(lambda number, body: say("Good.")) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: FakeOpenAI) -> Iterator[OpenAI]:
-    with OpenAI(api_key="k", base_url=server.base_url, http_client=contained_http_client()) as client:
-        yield client
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from watchkeeper.app import contained as contained_block
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import Contained, contained
 from watchkeeper.contained_sdk.calls import CallStopped, in_force
-from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
+from watchkeeper.contained_sdk.http import contained_async_http_client
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
@@ -39,23 +39,10 @@ from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.fake_openai import FakeOpenAI
-from watchkeeper.testing.wire import say
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool
 
 MESSAGES: Any = [{"role": "user", "content": "Hello."}]
-
-
-@pytest.fixture
-def server() -> Iterator[FakeOpenAI]:
-    with FakeOpenAI(lambda number, body: say("Good.")) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: FakeOpenAI) -> Iterator[OpenAI]:
-    with OpenAI(api_key="k", base_url=server.base_url, http_client=contained_http_client()) as client:
-        yield client
 
 
 def ask(client: OpenAI) -> str | None:

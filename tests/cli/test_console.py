@@ -114,8 +114,11 @@ def test_what_a_reader_that_is_gone_did_not_take_is_discarded(monkeypatch: pytes
     with os.fdopen(writer, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         stream.write("left in the buffer")
+        with pytest.raises(BrokenPipeError):
+            stream.flush()
         let_go()
         stream.flush()
+        assert os.fstat(stream.fileno()).st_rdev == os.stat(os.devnull).st_rdev
 
 
 def test_a_console_for_a_stream_whose_reader_is_gone_is_made_and_silent() -> None:
@@ -124,3 +127,5 @@ def test_a_console_for_a_stream_whose_reader_is_gone_is_made_and_silent() -> Non
     with os.fdopen(writer, "w") as stream:
         stream.write("left in the buffer")
         make_console(stream).print("nobody reads this")
+        stream.flush()
+        assert os.fstat(stream.fileno()).st_rdev == os.stat(os.devnull).st_rdev

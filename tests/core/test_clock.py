@@ -203,7 +203,10 @@ class TestTheTestClock:
         assert clock.monotonic() == 0
 
     def test_no_time_left_is_no_wait(self) -> None:
-        TestClock().wait(threading.Event(), 0)
+        clock, event = TestClock(), threading.Event()
+        clock.wait(event, 0)
+        assert event.is_set()
+        assert clock.monotonic() == 0
 
     def test_a_timer_of_a_closed_loop_is_forgotten(self) -> None:
         clock = TestClock()

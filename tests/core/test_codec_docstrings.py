@@ -95,7 +95,8 @@ def test_a_colon_in_plain_text_is_not_a_heading() -> None:
 
 @given(st.text())
 def test_any_text_can_be_read(text: str) -> None:
-    parse_docstring(text)
+    parsed = parse_docstring(text)
+    assert parsed.text == parsed.text.strip()
 
 
 @given(
