@@ -17,7 +17,7 @@ import math
 import re
 import threading
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -69,7 +69,7 @@ class Form(msgspec.Struct, frozen=True):
 
     write: Step
     read: Step
-    parts: Callable[[Any], Iterable[Any]] | None = None
+    parts: Callable[[Any], Collection[Any]] | None = None
     labels: Callable[[Any], Iterable[str]] = _numbered
 
 
@@ -141,11 +141,11 @@ def register_form(type_: type, tag: str, form: Form) -> None:
 _lock = threading.Lock()
 _forms: dict[type, Form] = {}
 _leaves: set[type] = set()
-_parts: dict[type, Callable[[Any], Iterable[Any]]] = {}
+_parts: dict[type, Callable[[Any], Collection[Any]]] = {}
 """By type: the function that returns the parts of a value, for all types that are no leaves."""
 
-_sizes: Final[dict[type, Callable[[Any], int]]] = {str: len, bytes: len, bytearray: len, int: int.bit_length}
-"""By type of leaves that may be long: the function that returns how long a value is."""
+_SHORT: Final = 1 << VALUE_SIZE
+"""A number from which on a whole number counts as more than one value."""
 
 
 def _add(type_: type, form: Form) -> Form:
@@ -169,19 +169,27 @@ def _dump(value: object) -> Any:
 
 def _check(value: object, left: int) -> int:
     """Return how many values may still follow, of ``left`` before this one's parts."""
-    type_ = type(value)
-    parts = _parts.get(type_) or _form_of(type_).parts
+    parts = _parts.get(type(value)) or _form_of(type(value)).parts
     if parts is None:
         return left
-    for part in parts(value):
-        left -= 1
+    inside = parts(value)
+    left -= len(inside)
+    if left < 0:
+        raise _TooManyError
+    for part in inside:  # three walks a step: types of many values come first
         kind = type(part)  # pyright: ignore[reportUnknownVariableType]  # of anything
-        if kind not in _leaves:
+        if kind is str:
+            if len(part) >= VALUE_SIZE:
+                left -= len(part) // VALUE_SIZE
+        elif kind is int:
+            if not -_SHORT < part < _SHORT:
+                left -= part.bit_length() // VALUE_SIZE
+        elif kind not in _leaves:
             left = _check(part, left)
-        elif kind in _sizes:
-            left -= _sizes[kind](part) // VALUE_SIZE
-        if left < 0:
-            raise _TooManyError
+        elif kind is bytes or kind is bytearray:
+            left -= len(part) // VALUE_SIZE
+    if left < 0:
+        raise _TooManyError
     return left
 
 
@@ -507,7 +515,7 @@ def register_sequence(type_: Callable[[Iterable[Any]], Iterable[Any]], tag: str,
     form = Form(
         write,
         lambda data: type_(map(_load, data["items"])),
-        iter,
+        _itself,
         _numbered if ordered else lambda value: ["[...]"] * len(value),
     )
     register_form(cast("type", type_), tag, form)
@@ -543,7 +551,7 @@ def _register_all() -> None:
     _register_value(date, "date", date.isoformat, date.fromisoformat)
     _register_value(timedelta, "timedelta", _units, lambda units: timedelta(*units))
     _register_value(type, "type", tag_of, type_of)
-    register_form(list, "list", Form(lambda value: [_dump(item) for item in value], _itself, iter))
+    register_form(list, "list", Form(lambda value: [_dump(item) for item in value], _itself, _itself))
     register_sequence(tuple, "tuple")
     register_sequence(set, "set", ordered=False)
     register_sequence(frozenset, "frozenset", ordered=False)
@@ -553,7 +561,7 @@ def _register_all() -> None:
         Form(
             lambda value: {MARK: "deque", "items": [_dump(item) for item in value], "maxlen": value.maxlen},
             lambda data: deque(map(_load, data["items"]), data["maxlen"]),
-            iter,
+            _itself,
         ),
     )
     register_form(dict, "dict", Form(_write_dict, _read_pairs, _keys_and_items, _keyed))
