@@ -368,10 +368,11 @@ async def test_no_retries_means_the_first_failure_is_final() -> None:
 
 
 @pytest.mark.spec("DL-014", "EC-027")
-async def test_a_wait_that_would_outlast_the_deadline_is_not_begun() -> None:
+@pytest.mark.parametrize("deadline", ["1h", None])
+async def test_a_wait_that_would_outlast_the_deadline_or_an_hour_is_not_begun(deadline: str | None) -> None:
     clock = TestClock()
     model = ScriptedModel([ThrottleError("come back tomorrow", retry_after=86_400.0)])
-    result = await play(agent(), model, Limits(deadline="1h"), clock=clock)
+    result = await play(agent(), model, Limits(deadline=deadline), clock=clock)
     assert reason(result) == "provider_rate_limit"
     assert clock.monotonic() == 0.0
     assert "asked to wait 24h" in result.sentence()

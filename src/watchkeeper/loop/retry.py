@@ -41,8 +41,8 @@ FEWER_ATTEMPTS: Final = {"malformed_reply": 2}
 """Maximum attempts for faults that a retry rarely cures and for which each attempt is paid."""
 
 LONGEST_WAIT: Final = 30.0
-LONGEST_ASKED: Final = 10 * 365 * 86_400.0
-"""The longest that a limit may be, in seconds. A provider may ask for any wait, as text in a header."""
+LONGEST_ASKED: Final = 3600.0
+"""The longest wait of a provider, in seconds, that is waited for; without a deadline nothing else ends it."""
 LOOK_UP_SECONDS: Final = 0.5
 """Interval at which a wait checks whether the work is over, for example because of a Ctrl-C."""
 
