@@ -2,7 +2,7 @@
 
 `race` copies itself, so that ten processes start in the time of one; all begin together, at a line on stdin, and make
 calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `fork`,
-`outlived`, `outlived_store` and `fork_in_call` go on in several processes.
+`outlived`, `outlived_store`, `opened_in_fork` and `fork_in_call` go on in several processes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.session.log import Envelope
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.sqlite import register
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 CENT = 10_000_000
@@ -147,6 +148,30 @@ def outlived_store(path: str) -> None:
     first()
 
 
+def opened_in_fork(path: str) -> None:
+    """Fork while another thread begins to open a store; say how far it is at the moment of the fork, and in the end."""
+    opening = threading.Thread(target=lambda: RunStore(path).close(), daemon=True)
+
+    class Beside:
+        def before_fork(self) -> None:
+            opening.start()
+            opening.join(0.2)
+            print("waits" if opening.is_alive() else "opened", flush=True)
+
+        def after_fork(self, *, child: bool) -> None:
+            pass
+
+    register(beside := Beside())
+    child = os.fork()
+    if child == 0:
+        RunStore(path).close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    opening.join()
+    print("opened", flush=True)
+    del beside
+
+
 def own_step(ledger: SqliteLedger) -> Decision:
     """Ask for a step of those that all share."""
     limits = replace(UNLIMITED, max_steps=6, landing=None)
@@ -256,6 +281,8 @@ def main() -> None:
             outlived(path)
         case "outlived_store":
             outlived_store(path)
+        case "opened_in_fork":
+            opened_in_fork(path)
         case "fork_in_call":
             fork_in_call(SqliteLedger(path) if number == "shared" else None)
         case "hold":

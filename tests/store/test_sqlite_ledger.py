@@ -966,6 +966,10 @@ class TestLife:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         connection.close()
 
+    def test_no_file_is_opened_during_a_fork(self, tmp_path: Path) -> None:
+        """The new process would have SQLite's own locks as another thread held them, and nobody to release them."""
+        assert worked("opened_in_fork", tmp_path / "runs.sqlite3", "0") == ["waits", "opened"]
+
     @pytest.mark.parametrize("ledger", ["shared", "memory"])
     def test_a_context_is_refused_in_a_forked_process_and_booked_once(self, ledger: str, tmp_path: Path) -> None:
         path = tmp_path / "ledger.sqlite3"

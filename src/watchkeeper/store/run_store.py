@@ -29,7 +29,6 @@ from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump, load
 from watchkeeper.store.sqlite import (
     DEFAULT,
-    OPEN_FILES,
     RECOVER,
     Identity,
     Schema,
@@ -38,6 +37,7 @@ from watchkeeper.store.sqlite import (
     connect_to_read,
     failing_as,
     identities,
+    register,
 )
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class RunStore:
             advice = (
                 f"; name another file (store=..., --store, {VARIABLE}), or run without one (store=None, --store none)"
             )
-        OPEN_FILES.add(self)
+        register(self)
         with self._lock, failing_as(what, advice):
             self._open_file = self._opened()
 

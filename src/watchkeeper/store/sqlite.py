@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import weakref
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -310,20 +311,29 @@ class OpenFile(Protocol):
 
 OPEN_FILES: Final[weakref.WeakSet[OpenFile]] = weakref.WeakSet()
 HELD_STILL: Final[list[OpenFile]] = []
+REGISTERING: Final = threading.RLock()
+"""Held while a file is added, and during a fork: no thread may be inside SQLite then, also not with a new file."""
+
+
+def register(file: OpenFile) -> None:
+    """Have a file closed before each fork; call it before the file is opened."""
+    with REGISTERING:
+        OPEN_FILES.add(file)
 
 
 def before_fork() -> None:
-    """Close all files."""
-    HELD_STILL[:] = OPEN_FILES
-    for each in HELD_STILL:
+    """Close all files, and let no other be opened until `after_fork`."""
+    REGISTERING.acquire()
+    for each in list(OPEN_FILES):
         each.before_fork()
+        HELD_STILL.append(each)  # only now: Ctrl-C may come in between
 
 
 def after_fork(*, child: bool) -> None:
     """Let all files be used again."""
-    for each in HELD_STILL:
-        each.after_fork(child=child)
-    HELD_STILL.clear()
+    while HELD_STILL:
+        HELD_STILL.pop().after_fork(child=child)
+    REGISTERING.release()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
