@@ -116,6 +116,24 @@ def worked(*arguments: object) -> list[str]:
     return told.stdout.split()
 
 
+def spender(path: Path) -> subprocess.Popen[str]:
+    """Start a process that makes as many calls of 10 cents under one ceiling of $1 as it is asked for, again and again.
+
+    It says how many were admitted.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", "tests.store.ledger_worker", "spend", str(path), "0"]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def asked_for(process: subprocess.Popen[str], count: int) -> int:
+    """Ask a spender for calls, and return how many were admitted."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{count}\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
+
+
 class Forgetful(MemoryLedger):
     """A ledger that takes every failure for a success."""
 
@@ -707,6 +725,34 @@ class TestFailures:
             ledger.admit(Demand(account, costing(60 * CENT)), 0.0)
         assert reason(asked(ledger, account, costing(60 * CENT))[1]) == "budget_exceeded"
         assert account.settled[COST] == 60 * CENT
+
+    @pytest.mark.parametrize("gone", [["-wal"], ["-shm"], ["-wal", "-shm"]])
+    def test_side_files_that_are_deleted_under_two_processes_lose_nothing(
+        self, gone: list[str], tmp_path: Path
+    ) -> None:
+        """What was written into them is counted: $1 is spent once, not once more after a clean-up."""
+        path = tmp_path / "ledger.sqlite3"
+        processes = [spender(path), spender(path)]
+        assert [asked_for(process, 4) for process in processes] == [4, 4]
+        for end in gone:
+            Path(f"{path}{end}").unlink()
+        spent = [asked_for(process, 5) for process in (*processes, *processes)]
+        assert sum(spent) == 2
+        for process in processes:
+            process.communicate(timeout=60)
+
+    def test_side_files_of_a_linked_ledger_are_watched_where_they_are(self, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        target = tmp_path / "data" / "ledger.sqlite3"
+        (tmp_path / "link").symlink_to(target)
+        with SqliteLedger(tmp_path / "link") as ledger:
+            account = opened(ledger, max_cost_usd=1)
+            settle(ledger, admitted(ledger, account, costing(60 * CENT)), 60)
+            for end in ("-wal", "-shm"):
+                Path(f"{target}{end}").unlink()
+            with pytest.raises(StoreError, match="-wal or -shm file"):
+                ledger.admit(Demand(account, costing(60 * CENT)), 0.0)
+            assert reason(asked(ledger, account, costing(60 * CENT))[1]) == "budget_exceeded"
 
     def test_what_ends_a_read_is_not_masked_by_its_rollback(self, tmp_path: Path) -> None:
         class Broken(sqlite3.Connection):

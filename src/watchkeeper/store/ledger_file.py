@@ -54,6 +54,8 @@ from watchkeeper.store.sqlite import (
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 FORGET_LOCK_SECONDS: Final = 1.0
 """After so long without an attempt, a file that is locked again counts as locked only since then."""
+SAVE_SECONDS: Final = 0.5
+"""How long to wait for others who find at the same moment that a side file is gone."""
 KEEP_SECONDS: Final = 400 * 86_400.0
 """Figures without an addition for this time may be deleted when the file is opened."""
 ATTESTED_SECONDS: Final = 30 * 86_400.0
@@ -270,6 +272,8 @@ class LedgerFile:
         found = identities(self.path)
         if found != self._found:
             if self._found or self._identity not in (None, found[0]):
+                if found[0] == self._identity and {*found} <= {*self._found, None}:  # nobody has made one anew yet
+                    self._save()
                 raise replaced(self.path)
             self._found, self._identity = found, found[0]
 
@@ -285,6 +289,12 @@ class LedgerFile:
         if self._locked is not None:
             self._locked = None
             self._wait_for_others(self._busy_seconds)
+
+    def _save(self) -> None:
+        """Copy into the file itself what is only in its side files: one is gone, and SQLite would begin a new one."""
+        self.rollback()
+        self._wait_for_others(SAVE_SECONDS)
+        self._used.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _found_locked(self) -> None:
         """Note that others hold the file: until an attempt succeeds, none of them waits."""
