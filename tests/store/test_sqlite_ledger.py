@@ -754,6 +754,14 @@ class TestFailures:
                 ledger.admit(Demand(account, costing(60 * CENT)), 0.0)
             assert reason(asked(ledger, account, costing(60 * CENT))[1]) == "budget_exceeded"
 
+    def test_a_file_with_two_names_is_refused_because_each_has_side_files_of_its_own(self, tmp_path: Path) -> None:
+        with SqliteLedger(tmp_path / "ledger.sqlite3") as ledger:
+            (tmp_path / "other.sqlite3").hardlink_to(ledger.path)
+            with pytest.raises(StoreError, match=r"other\.sqlite3 has a second name"):
+                SqliteLedger(tmp_path / "other.sqlite3")
+        (tmp_path / "ledger.sqlite3").unlink()
+        SqliteLedger(tmp_path / "other.sqlite3").shutdown()
+
     def test_what_ends_a_read_is_not_masked_by_its_rollback(self, tmp_path: Path) -> None:
         class Broken(sqlite3.Connection):
             def execute(self, *arguments: Any) -> sqlite3.Cursor:

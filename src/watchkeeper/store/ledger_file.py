@@ -49,6 +49,7 @@ from watchkeeper.store.sqlite import (
     failing_as,
     identities,
     is_locked,
+    refuse_second_name,
 )
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
@@ -260,7 +261,7 @@ class LedgerFile:
 
         Raises:
             sqlite3.Error: If the file cannot be used, or is held by others for too long.
-            StoreError: If it is not the file of a ledger, or of another version, or was deleted or replaced in use.
+            StoreError: If it is no ledger, of another version, has two names, or was deleted or replaced in use.
         """
         try:
             self._begin()
@@ -282,6 +283,7 @@ class LedgerFile:
         if self._connection is None:
             if self._identity is not None and self._identity != identities(self.path)[0]:
                 raise replaced(self.path)
+            refuse_second_name(self.path)
             self._connection = connect(self.path, SCHEMA, 0.0 if self._locked else self._busy_seconds)
             self._found = ()
             self._openings += 1

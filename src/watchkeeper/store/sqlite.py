@@ -153,6 +153,19 @@ def identities(path: Path) -> tuple[Identity, ...]:
     return tuple(found)
 
 
+def refuse_second_name(path: Path) -> None:
+    """Refuse a file with several hard links: under each, SQLite would make side files that the others do not see.
+
+    Raises:
+        StoreError: If it has more than one.
+    """
+    if path.is_file() and path.stat().st_nlink > 1:
+        raise StoreError(
+            f"{path} has a second name (a hard link), and who uses that does not see what is written here; "
+            "remove one of the names, or make it a symbolic link"
+        )
+
+
 @contextmanager
 def failing_as(what: str, advice: str = "") -> Generator[None]:
     """Turn errors of the file or the disk into a StoreError.
