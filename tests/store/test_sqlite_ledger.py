@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import random
 import sqlite3
 import subprocess
@@ -237,6 +239,26 @@ class TestLeases:
         assert (ours.settled[COST], tuple(ours.reserved)) == (100 * CENT, NOTHING)
 
     @pytest.mark.spec("FR-126")
+    @pytest.mark.parametrize("error", [errno.EMFILE, errno.EACCES, errno.ENOENT])
+    def test_a_process_is_not_dead_because_nobody_can_look_at_it(
+        self, error: int, join: Join, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where too many files are open, or where a user may not see the processes of others."""
+        clock = TestClock(NOON)
+        theirs, ours = join(clock=clock), join(clock=clock)
+        admitted(theirs, opened(theirs, max_cost_usd=1), costing(60 * CENT))
+        account = opened(ours, max_cost_usd=1)
+
+        def refused(*_: object, **__: object) -> None:
+            raise OSError(error, os.strerror(error))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", refused)
+            for _ in range(2):
+                clock.advance(2.0)
+                admitted(ours, account, costing(0))
+        assert {state for (state,) in rows(ours, "SELECT state FROM calls")} == {"running"}
+
     def test_what_a_dead_process_kept_for_its_children_and_its_landing_just_comes_back(self, join: Join) -> None:
         clock = TestClock(NOON)
         dead, alive = join(clock=TestClock(NOON)), join(clock=clock)
