@@ -277,7 +277,7 @@ class RunStore:
         found = store_path(DEFAULT if path is None else Path(path))
         if found is None:
             raise StoreError(f"{VARIABLE} says that there is no store; name a file")
-        self.path = found
+        self.path = found.absolute()  # the program may change its working folder
         self.failure: StoreError | None = None
         self.first_run: UUID | None = None
         self.closed = False
