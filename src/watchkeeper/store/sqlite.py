@@ -142,8 +142,9 @@ Identity = tuple[int, int] | None
 def identities(path: Path) -> tuple[Identity, ...]:
     """Return the identities of a file and of its side files; a later file with the same name has another one."""
     found: list[Identity] = []
-    beside = os.path.realpath(path) if path.is_symlink() else path  # where SQLite has the side files of a link's target
-    for name in (str(path), *(f"{beside}{end}" for end in SIDE_FILES)):
+    file = os.fspath(path)
+    beside = os.path.realpath(file) if os.path.islink(file) else file  # SQLite has them beside a link's target
+    for name in (file, *(beside + end for end in SIDE_FILES)):
         try:
             at = os.stat(name)
         except FileNotFoundError:
