@@ -1,8 +1,9 @@
 """Processes on one ledger: they do what the command line says, and say on stdout what they did.
 
 `race` copies itself, so that ten processes start in the time of one; all begin together, at a line on stdin, and make
-calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `fork`,
-`outlived`, `outlived_store` and `fork_in_call` go on in several processes.
+calls under one ceiling after another until each is refused. `hold` begins calls and never ends them. `spend` makes as
+many calls as each line on stdin says. `fork`, `outlived`, `outlived_store`, `opened_in_fork` and `fork_in_call` go on
+in several processes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,12 +22,14 @@ from uuid import uuid4
 
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.limits import UNLIMITED
+from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.session.log import Envelope
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.sqlite import register
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 CENT = 10_000_000
@@ -147,6 +151,45 @@ def outlived_store(path: str) -> None:
     first()
 
 
+def opened_in_fork(path: str) -> None:
+    """Fork while another thread begins to open a store; say how far it is at the moment of the fork, and in the end."""
+    opening = threading.Thread(target=lambda: RunStore(path).close(), daemon=True)
+
+    class Beside:
+        def before_fork(self) -> None:
+            opening.start()
+            opening.join(0.2)
+            print("waits" if opening.is_alive() else "opened", flush=True)
+
+        def after_fork(self, *, child: bool) -> None:
+            pass
+
+    register(beside := Beside())
+    child = os.fork()
+    if child == 0:
+        RunStore(path).close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    opening.join()
+    print("opened", flush=True)
+    del beside
+
+
+def spend(ledger: SqliteLedger) -> None:
+    """Make as many calls of 10 cents under a ceiling of $1 as each line says; say how many were admitted."""
+    limits = replace(UNLIMITED, max_cost_usd=1, landing=None)
+    dime = WrapOptions(cost_estimate_hint=0.1)
+    for line in sys.stdin:
+        ran = 0
+        for _ in range(int(line)):
+            with (
+                suppress(StoreError),
+                ExecutionContext(limits, None, ChainMetadata("r", "s"), ledger=ledger) as gate,
+            ):
+                ran += gate.call_llm(lambda: "done", dime).decision is Decision.ALLOW
+        print(ran, flush=True)
+
+
 def own_step(ledger: SqliteLedger) -> Decision:
     """Ask for a step of those that all share."""
     limits = replace(UNLIMITED, max_steps=6, landing=None)
@@ -256,6 +299,10 @@ def main() -> None:
             outlived(path)
         case "outlived_store":
             outlived_store(path)
+        case "spend":
+            spend(SqliteLedger(path))
+        case "opened_in_fork":
+            opened_in_fork(path)
         case "fork_in_call":
             fork_in_call(SqliteLedger(path) if number == "shared" else None)
         case "hold":

@@ -262,6 +262,15 @@ def test_a_file_that_is_gone_is_no_file_to_write_to(store: RunStore) -> None:
         store.append(log(uuid4(), Note("x")))
 
 
+def test_a_program_may_change_its_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with RunStore("runs.db") as store:
+        (tmp_path / "inner").mkdir()
+        monkeypatch.chdir(tmp_path / "inner")
+        store.append(log(run_id := uuid4(), started()))
+        assert [event.tag for event in store.events(str(run_id))] == ["run_started"]
+
+
 @pytest.mark.parametrize("end", ["-wal", "-shm"])
 def test_a_side_file_that_is_gone_is_noticed(store: RunStore, end: str) -> None:
     store.append(log(uuid4(), Note("x")))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import random
 import sqlite3
 import subprocess
@@ -116,6 +118,24 @@ def worked(*arguments: object) -> list[str]:
     return told.stdout.split()
 
 
+def spender(path: Path) -> subprocess.Popen[str]:
+    """Start a process that makes as many calls of 10 cents under one ceiling of $1 as it is asked for, again and again.
+
+    It says how many were admitted.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", "tests.store.ledger_worker", "spend", str(path), "0"]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def asked_for(process: subprocess.Popen[str], count: int) -> int:
+    """Ask a spender for calls, and return how many were admitted."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{count}\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
+
+
 class Forgetful(MemoryLedger):
     """A ledger that takes every failure for a success."""
 
@@ -219,6 +239,26 @@ class TestLeases:
         assert (ours.settled[COST], tuple(ours.reserved)) == (100 * CENT, NOTHING)
 
     @pytest.mark.spec("FR-126")
+    @pytest.mark.parametrize("error", [errno.EMFILE, errno.EACCES, errno.ENOENT])
+    def test_a_process_is_not_dead_because_nobody_can_look_at_it(
+        self, error: int, join: Join, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where too many files are open, or where a user may not see the processes of others."""
+        clock = TestClock(NOON)
+        theirs, ours = join(clock=clock), join(clock=clock)
+        admitted(theirs, opened(theirs, max_cost_usd=1), costing(60 * CENT))
+        account = opened(ours, max_cost_usd=1)
+
+        def refused(*_: object, **__: object) -> None:
+            raise OSError(error, os.strerror(error))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.open", refused)
+            for _ in range(2):
+                clock.advance(2.0)
+                admitted(ours, account, costing(0))
+        assert {state for (state,) in rows(ours, "SELECT state FROM calls")} == {"running"}
+
     def test_what_a_dead_process_kept_for_its_children_and_its_landing_just_comes_back(self, join: Join) -> None:
         clock = TestClock(NOON)
         dead, alive = join(clock=TestClock(NOON)), join(clock=clock)
@@ -708,6 +748,42 @@ class TestFailures:
         assert reason(asked(ledger, account, costing(60 * CENT))[1]) == "budget_exceeded"
         assert account.settled[COST] == 60 * CENT
 
+    @pytest.mark.parametrize("gone", [["-wal"], ["-shm"], ["-wal", "-shm"]])
+    def test_side_files_that_are_deleted_under_two_processes_lose_nothing(
+        self, gone: list[str], tmp_path: Path
+    ) -> None:
+        """What was written into them is counted: $1 is spent once, not once more after a clean-up."""
+        path = tmp_path / "ledger.sqlite3"
+        processes = [spender(path), spender(path)]
+        assert [asked_for(process, 4) for process in processes] == [4, 4]
+        for end in gone:
+            Path(f"{path}{end}").unlink()
+        spent = [asked_for(process, 5) for process in (*processes, *processes)]
+        assert sum(spent) == 2
+        for process in processes:
+            process.communicate(timeout=60)
+
+    def test_side_files_of_a_linked_ledger_are_watched_where_they_are(self, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        target = tmp_path / "data" / "ledger.sqlite3"
+        (tmp_path / "link").symlink_to(target)
+        with SqliteLedger(tmp_path / "link") as ledger:
+            account = opened(ledger, max_cost_usd=1)
+            settle(ledger, admitted(ledger, account, costing(60 * CENT)), 60)
+            for end in ("-wal", "-shm"):
+                Path(f"{target}{end}").unlink()
+            with pytest.raises(StoreError, match="-wal or -shm file"):
+                ledger.admit(Demand(account, costing(60 * CENT)), 0.0)
+            assert reason(asked(ledger, account, costing(60 * CENT))[1]) == "budget_exceeded"
+
+    def test_a_file_with_two_names_is_refused_because_each_has_side_files_of_its_own(self, tmp_path: Path) -> None:
+        with SqliteLedger(tmp_path / "ledger.sqlite3") as ledger:
+            (tmp_path / "other.sqlite3").hardlink_to(ledger.path)
+            with pytest.raises(StoreError, match=r"other\.sqlite3 has a second name"):
+                SqliteLedger(tmp_path / "other.sqlite3")
+        (tmp_path / "ledger.sqlite3").unlink()
+        SqliteLedger(tmp_path / "other.sqlite3").shutdown()
+
     def test_what_ends_a_read_is_not_masked_by_its_rollback(self, tmp_path: Path) -> None:
         class Broken(sqlite3.Connection):
             def execute(self, *arguments: Any) -> sqlite3.Cursor:
@@ -965,6 +1041,10 @@ class TestLife:
         assert connection.execute("SELECT count(*) FROM events").fetchone() == (13,)
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         connection.close()
+
+    def test_no_file_is_opened_during_a_fork(self, tmp_path: Path) -> None:
+        """The new process would have SQLite's own locks as another thread held them, and nobody to release them."""
+        assert worked("opened_in_fork", tmp_path / "runs.sqlite3", "0") == ["waits", "opened"]
 
     @pytest.mark.parametrize("ledger", ["shared", "memory"])
     def test_a_context_is_refused_in_a_forked_process_and_booked_once(self, ledger: str, tmp_path: Path) -> None:

@@ -49,11 +49,14 @@ from watchkeeper.store.sqlite import (
     failing_as,
     identities,
     is_locked,
+    refuse_second_name,
 )
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
 FORGET_LOCK_SECONDS: Final = 1.0
 """After so long without an attempt, a file that is locked again counts as locked only since then."""
+SAVE_SECONDS: Final = 0.5
+"""How long to wait for others who find at the same moment that a side file is gone."""
 KEEP_SECONDS: Final = 400 * 86_400.0
 """Figures without an addition for this time may be deleted when the file is opened."""
 ATTESTED_SECONDS: Final = 30 * 86_400.0
@@ -258,7 +261,7 @@ class LedgerFile:
 
         Raises:
             sqlite3.Error: If the file cannot be used, or is held by others for too long.
-            StoreError: If it is not the file of a ledger, or of another version, or was deleted or replaced in use.
+            StoreError: If it is no ledger, of another version, has two names, or was deleted or replaced in use.
         """
         try:
             self._begin()
@@ -270,6 +273,8 @@ class LedgerFile:
         found = identities(self.path)
         if found != self._found:
             if self._found or self._identity not in (None, found[0]):
+                if found[0] == self._identity and {*found} <= {*self._found, None}:  # nobody has made one anew yet
+                    self._save()
                 raise replaced(self.path)
             self._found, self._identity = found, found[0]
 
@@ -278,6 +283,7 @@ class LedgerFile:
         if self._connection is None:
             if self._identity is not None and self._identity != identities(self.path)[0]:
                 raise replaced(self.path)
+            refuse_second_name(self.path)
             self._connection = connect(self.path, SCHEMA, 0.0 if self._locked else self._busy_seconds)
             self._found = ()
             self._openings += 1
@@ -285,6 +291,12 @@ class LedgerFile:
         if self._locked is not None:
             self._locked = None
             self._wait_for_others(self._busy_seconds)
+
+    def _save(self) -> None:
+        """Copy into the file itself what is only in its side files: one is gone, and SQLite would begin a new one."""
+        self.rollback()
+        self._wait_for_others(SAVE_SECONDS)
+        self._used.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _found_locked(self) -> None:
         """Note that others hold the file: until an attempt succeeds, none of them waits."""

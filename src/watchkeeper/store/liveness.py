@@ -8,6 +8,7 @@ only since the last boot and within one PID namespace (a container has its own).
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
@@ -31,25 +32,35 @@ class ProcessMark(NamedTuple):
 
 def own_mark() -> ProcessMark:
     """Return the identity of this process."""
-    process = os.getpid()
-    return ProcessMark(process, _start_of(process) or "", _machine())
+    process, started = os.getpid(), ""
+    with suppress(OSError):
+        started = _start_of(process)
+    return ProcessMark(process, started, _machine())
 
 
 def is_dead(mark: ProcessMark) -> bool:
     """Return whether a process has certainly ended; False if that cannot be known."""
     if not mark.started or mark.machine != _machine():
         return False
-    return _start_of(mark.process) != mark.started
-
-
-def _start_of(process: int) -> str | None:
-    """Return when a process started; None if there is no such process, or only a zombie."""
     try:
-        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[_STATE] in ("Z", "X") else fields[_START]
+        try:
+            return _start_of(mark.process) != mark.started
+        except FileNotFoundError:
+            os.kill(mark.process, 0)  # signals nothing; this user may not be allowed to see the process
+            return False
+    except OSError as error:  # any other error, as with too many open files, says nothing about the process
+        return isinstance(error, ProcessLookupError)
+
+
+def _start_of(process: int) -> str:
+    """Return when a process started; empty for a zombie.
+
+    Raises:
+        OSError: If there is no such process, or its data cannot be read.
+    """
+    with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return "" if fields[_STATE] in ("Z", "X") else fields[_START]
 
 
 @cache

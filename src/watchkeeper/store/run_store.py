@@ -29,7 +29,6 @@ from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump, load
 from watchkeeper.store.sqlite import (
     DEFAULT,
-    OPEN_FILES,
     RECOVER,
     Identity,
     Schema,
@@ -38,6 +37,7 @@ from watchkeeper.store.sqlite import (
     connect_to_read,
     failing_as,
     identities,
+    register,
 )
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class RunStore:
         found = store_path(DEFAULT if path is None else Path(path))
         if found is None:
             raise StoreError(f"{VARIABLE} says that there is no store; name a file")
-        self.path = found
+        self.path = found.absolute()  # the program may change its working folder
         self.failure: StoreError | None = None
         self.first_run: UUID | None = None
         self.closed = False
@@ -295,7 +295,7 @@ class RunStore:
             advice = (
                 f"; name another file (store=..., --store, {VARIABLE}), or run without one (store=None, --store none)"
             )
-        OPEN_FILES.add(self)
+        register(self)
         with self._lock, failing_as(what, advice):
             self._open_file = self._opened()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 import weakref
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -141,14 +142,29 @@ Identity = tuple[int, int] | None
 def identities(path: Path) -> tuple[Identity, ...]:
     """Return the identities of a file and of its side files; a later file with the same name has another one."""
     found: list[Identity] = []
-    for end in ("", *SIDE_FILES):
+    file = os.fspath(path)
+    beside = os.path.realpath(file) if os.path.islink(file) else file  # SQLite has them beside a link's target
+    for name in (file, *(beside + end for end in SIDE_FILES)):
         try:
-            at = os.stat(f"{path}{end}")
+            at = os.stat(name)
         except FileNotFoundError:
             found.append(None)
         else:
             found.append((at.st_dev, at.st_ino))
     return tuple(found)
+
+
+def refuse_second_name(path: Path) -> None:
+    """Refuse a file with several hard links: under each, SQLite would make side files that the others do not see.
+
+    Raises:
+        StoreError: If it has more than one.
+    """
+    if path.is_file() and path.stat().st_nlink > 1:
+        raise StoreError(
+            f"{path} has a second name (a hard link), and who uses that does not see what is written here; "
+            "remove one of the names, or make it a symbolic link"
+        )
 
 
 @contextmanager
@@ -310,20 +326,29 @@ class OpenFile(Protocol):
 
 OPEN_FILES: Final[weakref.WeakSet[OpenFile]] = weakref.WeakSet()
 HELD_STILL: Final[list[OpenFile]] = []
+REGISTERING: Final = threading.RLock()
+"""Held while a file is added, and during a fork: no thread may be inside SQLite then, also not with a new file."""
+
+
+def register(file: OpenFile) -> None:
+    """Have a file closed before each fork; call it before the file is opened."""
+    with REGISTERING:
+        OPEN_FILES.add(file)
 
 
 def before_fork() -> None:
-    """Close all files."""
-    HELD_STILL[:] = OPEN_FILES
-    for each in HELD_STILL:
+    """Close all files, and let no other be opened until `after_fork`."""
+    REGISTERING.acquire()
+    for each in list(OPEN_FILES):
         each.before_fork()
+        HELD_STILL.append(each)  # only now: Ctrl-C may come in between
 
 
 def after_fork(*, child: bool) -> None:
     """Let all files be used again."""
-    for each in HELD_STILL:
-        each.after_fork(child=child)
-    HELD_STILL.clear()
+    while HELD_STILL:
+        HELD_STILL.pop().after_fork(child=child)
+    REGISTERING.release()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork

@@ -29,7 +29,7 @@ from watchkeeper.core.text import logger
 from watchkeeper.core.quantities import duration
 from watchkeeper.store.ledger_figures import Figures, is_stopped, shared_by
 from watchkeeper.store.ledger_file import LedgerFile, ledger_path
-from watchkeeper.store.sqlite import OPEN_FILES, is_locked
+from watchkeeper.store.sqlite import is_locked, register
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class SqliteLedger:
         self._thread: LedgerThread | None = None
         self._poll = SHORTEST_POLL
         self._locked_out: list[Waiter] = []
-        OPEN_FILES.add(self)
+        register(self)
         try:
             self._retried(self._prepare, blocks_loop=False)
         except StoreError as error:
