@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from watchkeeper.accounting.account import COST
-from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate, presumed_charge
 from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.adapters.reply_bounds import RefusedBodyError
 from watchkeeper.children.child import innermost_run, is_inside_run, run_below, run_of
@@ -478,7 +478,8 @@ def at_least(charge: Charge, told: TokenUsage | None, price: ModelPrice | None) 
     if told is None:
         return charge
     costs = None if price is None or charge.cost_nanos is None else max(charge.cost_nanos, price.cost(told))
-    return Charge(larger(charge.tokens, told), costs)
+    tokens = larger(charge.tokens, told)
+    return presumed_charge(tokens, costs) if charge.presumed.calls else Charge(tokens, costs)
 
 
 def unpriced(error: UnpricedModelError) -> CallStopped:
