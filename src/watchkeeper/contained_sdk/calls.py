@@ -32,7 +32,7 @@ from watchkeeper.containment.settlement import LateResult
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
 from watchkeeper.core.meters import SHARED
-from watchkeeper.core.secrets import hold_headers, hold_url
+from watchkeeper.core.secrets import scrub
 from watchkeeper.core.usage import ModelPrice, TokenUsage, dearer
 from watchkeeper.core.workers import BreakOut, running_task
 from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
@@ -69,6 +69,7 @@ class CallStopped(BreakOut):
 
     def __init__(self, stop: Stop | None, error: Exception | None = None) -> None:
         """Keep the reason."""
+        scrub(error)  # some of these name the address of the request
         super().__init__(str(stop.message if stop is not None else error))
         self.stop = stop
         self.error = error
@@ -521,8 +522,6 @@ def module_of(value: Any) -> Any:
 def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
     """Return the request to send for one admitted attempt, with the cap that was granted and no longer timeouts."""
     httpx = module_of(request)
-    hold_headers(request.headers)
-    hold_url(str(request.url))
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
     # The token counts of a stream are read while it passes; a whole answer is unpacked here, where its size is bounded.
