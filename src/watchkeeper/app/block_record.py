@@ -236,7 +236,7 @@ class BlockRecord:
             record_start(self._above, scope, self._about)
         scope.record(self._started)
         self._context.tell(self)
-        self._inside.enter_context(inside_scope(scope))
+        self._inside.enter_context(inside_scope(scope, is_run=False))
 
     def call_ended(self, request: CallRequest, node: Node) -> None:
         """Record a call, unless a run or a block inside records it."""

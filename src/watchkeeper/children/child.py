@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -71,18 +71,16 @@ class Inside(NamedTuple):
     Attributes:
         scope: Its scope.
         around: What was entered before it and is not left yet; None if nothing was.
+        is_run: Whether it is a run.
     """
 
     scope: RunScope
     around: Inside | None
+    is_run: bool = True
 
 
 _innermost: Final[ContextVar[Inside | None]] = ContextVar("watchkeeper_innermost_run", default=None)
 """The scope of the innermost run, or recorded contained block, that this code runs in."""
-
-_runs_around: Final[ContextVar[tuple[UUID, ...]]] = ContextVar("watchkeeper_runs_around", default=())
-"""The ids of the runs inside which this code runs, the outermost first. Ids only, so that code that outlives a run does
-not keep the run's objects alive."""
 
 _going_on: Final[dict[UUID, RunScope]] = {}
 """The scopes of all runs of this process that go on, by their ids."""
@@ -252,8 +250,7 @@ class Children:
         with _lock:
             origin.host = (*_attached_to(origin), self)
         try:
-            ids = (*_runs_around.get(), scope.run_context.run_id)
-            with going_on(scope), _set_in_block(_runs_around, ids), inside_scope(scope):
+            with going_on(scope), inside_scope(scope):
                 yield
         finally:
             with _lock:
@@ -443,12 +440,12 @@ def children_of(session: Session) -> Children | None:
 
 
 @contextmanager
-def inside_scope(scope: RunScope) -> Generator[None]:
+def inside_scope(scope: RunScope, *, is_run: bool = True) -> Generator[None]:
     """Make a run, or a contained block that is recorded, the innermost one for the code in a ``with`` block.
 
     Blocks that generators hold open may be left in any order; what was entered later stays in force.
     """
-    _innermost.set(Inside(scope, _innermost.get()))
+    _innermost.set(Inside(scope, _innermost.get(), is_run))
     try:
         yield
     finally:
@@ -470,7 +467,20 @@ def innermost_run() -> RunScope | None:
 
 def is_inside_run() -> bool:
     """Return whether this code was started by a run, in a contained block or not."""
-    return bool(_runs_around.get())
+    return any(_runs_here())
+
+
+def is_inside(run_id: UUID) -> bool:
+    """Return whether this code was started by a run, which may be over by now."""
+    return any(scope.run_context.run_id == run_id for scope in _runs_here())
+
+
+def _runs_here() -> Iterator[RunScope]:
+    inside = _innermost.get()
+    while inside is not None:
+        if inside.is_run:
+            yield inside.scope
+        inside = inside.around
 
 
 def run_below(gate: ExecutionContext) -> RunScope | None:
@@ -502,23 +512,8 @@ def going_on(scope: RunScope) -> Generator[None]:
             _going_on.pop(scope.run_context.run_id, None)
 
 
-def is_inside(run_id: UUID) -> bool:
-    """Return whether this code was started by a run, which may be over by now."""
-    return run_id in _runs_around.get()
-
-
 def _attached_to(origin: Session) -> tuple[Children, ...]:
     return cast("tuple[Children, ...]", origin.host or ())
-
-
-@contextmanager
-def _set_in_block(variable: ContextVar[T], value: T) -> Generator[None]:
-    mark = variable.set(value)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # a coroutine closed by the collector: its context is not here to be restored
-            variable.reset(mark)
 
 
 def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, Depths]:
