@@ -783,7 +783,7 @@ def test_hosts_that_the_run_does_not_allow_are_refused_inside_a_tool(client: Ope
     shield = ShieldPipeline(egress=EgressAllowList(["example.com"]))
     result = replace(calling(lambda: ask(client)), shield=shield).run("go", store=None)
     assert result.output == "done"
-    assert "not allowed to leave" in events(result, ToolInvoked)[0].rendered_output
+    assert "Nothing on the list allows this request" in events(result, ToolInvoked)[0].rendered_output
     assert server.requests == []
 
 

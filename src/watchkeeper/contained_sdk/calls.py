@@ -154,17 +154,13 @@ class Containment:
         Raises:
             CallStopped: If the block is over, or the address is not allowed.
         """
-        stop = self.context.stop
-        if stop is not None:
-            raise CallStopped(stop)
         try:
             check_remote(url)
-            decision = self.context.check_egress(url, method)
+            stop = self.context.egress_stop(url, method)
         except ConfigurationError as error:
             raise CallStopped(None, error) from None
-        if decision is not Decision.ALLOW:
-            said = f"{method} {url} was not allowed to leave: a hook decided {decision.value}"
-            raise CallStopped(Stop("policy_halt", "hook", said))
+        if stop is not None:
+            raise CallStopped(stop)
 
 
 def in_force() -> Containment | None:
