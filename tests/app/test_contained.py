@@ -29,7 +29,7 @@ from watchkeeper.app.contained import Contained, contained
 from watchkeeper.contained_sdk.calls import CallStopped, in_force
 from watchkeeper.contained_sdk.http import contained_async_http_client
 from watchkeeper.containment.config import WrapOptions
-from watchkeeper.core.clock import TestClock
+from watchkeeper.core.clock import TestClock, Timer
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import FREE, ModelPrice
@@ -507,6 +507,23 @@ async def test_a_block_inside_goes_by_the_clock_of_the_one_around_it() -> None:
         async with contained(clock=clock), contained(timeout="10s"):
             asyncio.get_running_loop().call_soon(clock.advance, 11)
             await asyncio.Event().wait()
+
+
+async def test_a_deadline_that_nothing_but_the_block_noticed_is_no_refused_call() -> None:
+    class LateAlarms(TestClock):
+        """The thread that tells contexts of the time is busy; the loop's own timers are in time."""
+
+        def alarm(self, when: float, callback: Callable[[], None]) -> Timer:
+            return super().alarm(when + 60, callback)
+
+    clock = LateAlarms()
+    with pytest.raises(RunStoppedError) as caught:
+        async with contained(timeout="10s", clock=clock):
+            asyncio.get_running_loop().call_soon(clock.advance, 10)
+            await asyncio.Event().wait()
+    result = caught.value.result
+    assert (caught.value.stop.reason, result.calls_refused, result.nodes) == ("timeout", 0, ())
+    assert [event.event_type for event in result.events] == ["timeout"]
 
 
 async def test_an_abort_interrupts_async_code_wherever_it_waits() -> None:

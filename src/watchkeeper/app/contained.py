@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
-from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.block_record import StoreTerms, open_record
 from watchkeeper.app.options import OnStoreFailure, StoreLike, check_arguments, check_keywords, renamed
@@ -541,8 +540,7 @@ class Guard:
         others = self._task.uncancel() > self._others
         if others or not isinstance(error, asyncio.CancelledError):
             return False
-        if self._context.stop is None:  # no call asked after the deadline: asking latches the stop
-            self._context.call(CallRequest("tool", "the contained block"), lambda ticket: None)
+        self._context.look_at_time()  # the loop may have been told earlier than the context
         return True
 
 

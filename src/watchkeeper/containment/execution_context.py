@@ -636,6 +636,10 @@ class ExecutionContext:
         """
         self.cancellation.cancel(reason)
 
+    def look_at_time(self) -> None:
+        """Stop what has to end by now, if the context has not been told of the time yet; from any thread."""
+        self._calls.look_at_time()
+
     def land(self, stop: Stop) -> None:
         """End the work because the caller asks for it: calls under way go on, and a landing turn may follow."""
         self._calls.land(stop)
