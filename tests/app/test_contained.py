@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
@@ -531,6 +532,16 @@ async def test_an_abort_interrupts_async_code_wherever_it_waits() -> None:
         async with contained(timeout=None) as ctx:
             threading.Timer(0.02, ctx.abort, ["enough"]).start()
             await asyncio.sleep(60)
+
+
+def test_an_abort_of_a_block_whose_loop_is_closed_fails_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    opened, loop = contained(store=None), asyncio.new_event_loop()
+    block = loop.run_until_complete(opened.__aenter__())
+    loop.close()
+    block.abort("enough")
+    opened.__exit__(None, None, None)
+    assert block.stop is not None
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_cancellation_from_outside_stays_one() -> None:

@@ -40,6 +40,7 @@ from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger
 from watchkeeper.core.usage import ModelPrice, dearer
+from watchkeeper.core.workers import call_in_loop
 from watchkeeper.runtime.result import broken_off
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, SafetyEvent
@@ -521,7 +522,7 @@ class Guard:
         self._forget: Callable[[], None] | None = context.cancellation.on_cancel(self._aborted)
 
     def _aborted(self, reason: str) -> None:
-        self._loop.call_soon_threadsafe(self._strike)
+        call_in_loop(self._loop, self._strike)
 
     def _strike(self) -> None:
         if not self._struck and self._forget is not None:

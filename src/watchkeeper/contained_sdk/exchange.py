@@ -34,7 +34,7 @@ from watchkeeper.contained_sdk.traffic import LAST_BYTES_SECONDS, SETTLE_SECONDS
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
-from watchkeeper.core.workers import WORKERS, Job
+from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 
 Steps = Generator[Any, Any, Any]
 """Yields what has to be waited for, and is sent the result."""
@@ -398,8 +398,7 @@ class TaskStream(Streamed):
     def drop(self) -> None:
         task = self._task
         if task is not None and not task.done():
-            with suppress(RuntimeError):  # a loop that was closed runs nothing that could be cancelled
-                self._loop.call_soon_threadsafe(task.cancel)
+            call_in_loop(self._loop, task.cancel)
 
 
 def streams(response: Any) -> bool:
