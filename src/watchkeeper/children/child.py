@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -34,6 +34,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.accounting.budget import BudgetTracker
 from watchkeeper.core.errors import ConfigurationError, NestingDepthError, Stop
+from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.ids import RunContext, derive_child_run_context
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.text import is_logged, logger
@@ -85,7 +86,17 @@ _innermost: Final[ContextVar[Inside | None]] = ContextVar("watchkeeper_innermost
 _going_on: Final[dict[UUID, RunScope]] = {}
 """The scopes of all runs of this process that go on, by their ids."""
 
-_lock: Final = threading.Lock()
+_lock: Final = ModuleLock()
+
+
+def _forget() -> None:
+    """Leave all runs: none of them goes on in a forked process."""
+    _innermost.set(None)
+    _going_on.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_forget)
 
 
 @dataclass(frozen=True, slots=True)
