@@ -40,7 +40,7 @@ from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger
 from watchkeeper.core.usage import ModelPrice, dearer
-from watchkeeper.core.workers import call_in_loop, run_in_worker
+from watchkeeper.core.workers import call_in_loop, run_in_worker, running_task
 from watchkeeper.runtime.result import broken_off
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
@@ -260,7 +260,7 @@ class Contained:
 
     async def __aenter__(self) -> ExecutionContext:
         """Open a block that is interrupted at its deadline, and by an abort, wherever it waits."""
-        task, place = running_task(), self._place()
+        task, place = own_task(), self._place()
         block = self._opened(place, await open_files_beside_loop(place.named(self._terms)))
         block.watch(task)
         return block.context
@@ -293,16 +293,13 @@ class Contained:
             raise ConfigurationError("this contained(...) is open already: make another one for another block")
 
 
-def running_task() -> asyncio.Task[Any]:
+def own_task() -> asyncio.Task[Any]:
     """Return the task that runs now.
 
     Raises:
         ConfigurationError: If there is none.
     """
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
+    task = running_task()
     if task is None:
         raise ConfigurationError("`async with contained(...)` works in asyncio's tasks only; elsewhere use `with`")
     return task

@@ -30,6 +30,7 @@ import msgspec
 from msgspec import structs
 
 from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.containment.enclosing import without
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.accounting.budget import BudgetTracker
@@ -460,14 +461,7 @@ def inside_scope(scope: RunScope, *, is_run: bool = True) -> Generator[None]:
     try:
         yield
     finally:
-        _innermost.set(_without(scope, _innermost.get()))
-
-
-def _without(scope: RunScope, inside: Inside | None) -> Inside | None:
-    """Return what code runs in, without the innermost entry of a scope."""
-    if inside is None or inside.scope is scope:
-        return None if inside is None else inside.around
-    return inside._replace(around=_without(scope, inside.around))
+        _innermost.set(without(_innermost.get(), lambda each: each.scope is scope))
 
 
 def innermost_run() -> RunScope | None:

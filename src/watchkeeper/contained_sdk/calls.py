@@ -18,10 +18,10 @@ from typing import Any, Final, Literal
 from watchkeeper.accounting.account import COST
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate, presumed_charge
 from watchkeeper.adapters.endpoint import check_remote
-from watchkeeper.adapters.reply_bounds import RefusedBodyError
+from watchkeeper.adapters.reply_bounds import RefusedBodyError, encoding_of
 from watchkeeper.children.child import innermost_run, is_inside_run, run_below, run_of
 from watchkeeper.contained_sdk.addresses import Address
-from watchkeeper.contained_sdk.jobs import Job, Jobs, origin_of
+from watchkeeper.contained_sdk.jobs import Job, Jobs, server_of
 from watchkeeper.contained_sdk.reading import FIXED_TIERS, Seen, SentRequest, larger, read_call, read_whole
 from watchkeeper.contained_sdk.traffic import Traffic
 from watchkeeper.containment import enclosing
@@ -275,7 +275,7 @@ class ContainedCall:
         self.block = block
         self._path: str = request.url.path
         self._purpose = address.purpose
-        self._origin = origin_of(request.url)
+        self._origin = server_of(request.url)
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
         self._retry = retries.isdecimal() and retries.strip("0") != ""
@@ -540,12 +540,6 @@ def unencoded(request: Any) -> Any:
     headers["accept-encoding"] = "identity"
     parts = {"headers": headers, "extensions": request.extensions}
     return httpx.Request(request.method, request.url, stream=request.stream, **parts)
-
-
-def encoding_of(response: Any) -> str:
-    """Return a response's content encoding in lower case; nothing if it has none."""
-    encoding: str = response.headers.get("content-encoding", "").strip().lower()
-    return "" if encoding == "identity" else encoding
 
 
 def as_whole(request: Any, response: Any, content: bytes) -> Any:

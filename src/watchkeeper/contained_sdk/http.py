@@ -40,7 +40,7 @@ from watchkeeper.contained_sdk.exchange import (
     run,
     streams,
 )
-from watchkeeper.contained_sdk.jobs import origin_of
+from watchkeeper.contained_sdk.jobs import server_of
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.core.quantities import is_whole
 from watchkeeper.core.secrets import hold_headers, hold_url
@@ -116,7 +116,7 @@ class ContainedTransport:
 
     def _pass(self, request: Any, ways: Ways, block: Containment) -> Steps:
         """Send a request that is not counted; the answer to one for a job tells what the job cost."""
-        retrieval = block.jobs.asked_for(request.url.path, origin_of(request.url))
+        retrieval = block.jobs.asked_for(request.url.path, server_of(request.url))
         if retrieval is None:
             return (yield ways.send(self._real, request))
         response = yield ways.send(self._real, unencoded(request))
