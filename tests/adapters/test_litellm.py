@@ -54,6 +54,15 @@ async def test_a_conversation_with_calls(stream: bool) -> None:
     assert last.response_id
 
 
+async def test_an_address_that_litellm_finds_itself_is_the_one_that_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with FakeOpenAI([say("An owl.")]) as fake:
+        monkeypatch.setenv("LLAMAFILE_API_BASE", fake.base_url)
+        model = LiteLLMModel("llamafile/owl")
+        assert model.address == fake.base_url
+        assert (await model.turn(request())).message.text == "An owl."
+        await model.close()
+
+
 async def test_settings_and_schema_are_passed_on() -> None:
     async with serving([say("{}")]) as (fake, model):
         settings = ModelSettings(temperature=1.0, effort="low", extra={"user": "seven"})

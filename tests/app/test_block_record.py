@@ -27,6 +27,7 @@ from watchkeeper.app.agent import Agent
 from watchkeeper.app.block_record import PassingLog
 from watchkeeper.app.contained import contained
 from watchkeeper.children.child import innermost_run
+from watchkeeper.contained_sdk.calls import CallStopped
 from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
@@ -499,3 +500,11 @@ def test_recorded_blocks_that_generators_hold_open_may_be_left_in_any_order(tmp_
     for generator in (first, second):
         assert next(generator, None) is None
     assert innermost_run() is None
+
+
+def test_a_recorded_block_is_no_run_whose_code_failed_by_a_refusal(client: OpenAI, path: Path) -> None:
+    with contained(store=path), ExecutionContext(Limits(max_steps=1)):
+        ask(client)
+        with pytest.raises(CallStopped) as refused:
+            ask(client)
+    assert not refused.value.is_local

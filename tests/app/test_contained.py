@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
@@ -29,7 +30,7 @@ from watchkeeper.app.contained import Contained, contained
 from watchkeeper.contained_sdk.calls import CallStopped, in_force
 from watchkeeper.contained_sdk.http import contained_async_http_client
 from watchkeeper.containment.config import WrapOptions
-from watchkeeper.core.clock import TestClock
+from watchkeeper.core.clock import TestClock, Timer
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import FREE, ModelPrice
@@ -509,11 +510,38 @@ async def test_a_block_inside_goes_by_the_clock_of_the_one_around_it() -> None:
             await asyncio.Event().wait()
 
 
+async def test_a_deadline_that_nothing_but_the_block_noticed_is_no_refused_call() -> None:
+    class LateAlarms(TestClock):
+        """The thread that tells contexts of the time is busy; the loop's own timers are in time."""
+
+        def alarm(self, when: float, callback: Callable[[], None]) -> Timer:
+            return super().alarm(when + 60, callback)
+
+    clock = LateAlarms()
+    with pytest.raises(RunStoppedError) as caught:
+        async with contained(timeout="10s", clock=clock):
+            asyncio.get_running_loop().call_soon(clock.advance, 10)
+            await asyncio.Event().wait()
+    result = caught.value.result
+    assert (caught.value.stop.reason, result.calls_refused, result.nodes) == ("timeout", 0, ())
+    assert [event.event_type for event in result.events] == ["timeout"]
+
+
 async def test_an_abort_interrupts_async_code_wherever_it_waits() -> None:
     with pytest.raises(RunStoppedError, match="enough"):
         async with contained(timeout=None) as ctx:
             threading.Timer(0.02, ctx.abort, ["enough"]).start()
             await asyncio.sleep(60)
+
+
+def test_an_abort_of_a_block_whose_loop_is_closed_fails_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    opened, loop = contained(store=None), asyncio.new_event_loop()
+    block = loop.run_until_complete(opened.__aenter__())
+    loop.close()
+    block.abort("enough")
+    opened.__exit__(None, None, None)
+    assert block.stop is not None
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_a_cancellation_from_outside_stays_one() -> None:
@@ -783,7 +811,7 @@ def test_hosts_that_the_run_does_not_allow_are_refused_inside_a_tool(client: Ope
     shield = ShieldPipeline(egress=EgressAllowList(["example.com"]))
     result = replace(calling(lambda: ask(client)), shield=shield).run("go", store=None)
     assert result.output == "done"
-    assert "not allowed to leave" in events(result, ToolInvoked)[0].rendered_output
+    assert "Nothing on the list allows this request" in events(result, ToolInvoked)[0].rendered_output
     assert server.requests == []
 
 

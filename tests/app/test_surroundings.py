@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.kit import ScriptedModel
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.app.agent import Agent
+from watchkeeper.app.contained import contained
 from watchkeeper.app.listener import Listener, one_by_one
 from watchkeeper.app.surroundings import TERM_SECONDS, Interrupts
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.clock import TestClock
+from watchkeeper.core.clock import TestClock, running_loop
+from watchkeeper.store import sqlite_ledger
+from watchkeeper.store.sqlite_ledger import SqliteLedger
 
 
 class Gathered:
@@ -327,3 +335,76 @@ async def test_a_run_that_lands_in_time_leaves_no_timer() -> None:
         clock.advance(TERM_SECONDS)
         await asyncio.sleep(0)
         assert gate.stop is None
+
+
+# --- files that others hold locked ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(path: Path) -> Generator[Callable[[], bool]]:
+    """Hold a file locked until the running loop goes on; the function tells whether it is free by now."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN EXCLUSIVE")
+        asyncio.get_running_loop().call_soon(holder.execute, "ROLLBACK")
+        yield lambda: not holder.in_transaction
+
+
+@pytest.mark.parametrize("kind", ["ledger", "store"])
+async def test_a_block_waits_for_locked_files_without_holding_up_the_loop(kind: str, tmp_path: Path) -> None:
+    files: Any = {"store": None, kind: tmp_path / "file"}
+    async with contained(**files):
+        pass
+    with locked(files[kind]) as is_free:
+        async with contained(**files):
+            assert is_free()
+
+
+async def test_a_block_gives_back_its_locked_ledger_without_holding_up_the_loop(tmp_path: Path) -> None:
+    async with contained(store=None, ledger=tmp_path / "ledger"):
+        waiting = ExitStack()
+        is_free = waiting.enter_context(locked(tmp_path / "ledger"))
+    with waiting:
+        assert is_free()
+
+
+async def test_a_run_opens_its_ledger_beside_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened_on = list[object]()
+
+    class Watched(SqliteLedger):
+        def __init__(self, *where: Any, **how: Any) -> None:
+            opened_on.append(running_loop())
+            super().__init__(*where, **how)
+
+    monkeypatch.setattr(sqlite_ledger, "SqliteLedger", Watched)
+    agent: Agent[str] = Agent(ScriptedModel(["An owl."]), "Be brief.", str)
+    assert (await agent.arun("Owl?", store=None, ledger=tmp_path / "ledger")).output == "An owl."
+    assert opened_on == [None]
+
+
+async def test_a_block_that_is_cancelled_while_it_opens_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shut, made = threading.Event(), threading.Event()
+
+    class Watched(SqliteLedger):
+        def __init__(self, *where: Any, **how: Any) -> None:
+            super().__init__(*where, **how)
+            task.get_loop().call_soon_threadsafe(task.cancel)
+            assert made.wait(10)
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            shut.set()
+
+    async def enter() -> None:
+        try:
+            async with contained(store=None, ledger=tmp_path / "ledger"):
+                pytest.fail("it was entered")
+        finally:
+            made.set()
+
+    monkeypatch.setattr(sqlite_ledger, "SqliteLedger", Watched)
+    task = asyncio.create_task(enter())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.to_thread(shut.wait, 10)

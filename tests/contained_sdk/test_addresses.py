@@ -173,7 +173,7 @@ def test_the_host_that_a_header_names_is_asked_for_too() -> None:
         shield = ShieldPipeline(egress=EgressAllowList([server.url], ["GET", "POST"]))
         with contained(pipeline=shield):
             http.get(server.url + "/files", headers={"Host": server.url.removeprefix("http://").upper()})
-        with pytest.raises(RunStoppedError, match="//localhost:99/files"), contained(pipeline=shield):
+        with pytest.raises(RunStoppedError, match="//localhost:99"), contained(pipeline=shield):
             http.get(server.url + "/files", headers={"Host": "localhost:99"})
         assert len(server.requests) == 1
     request = httpx.Request("POST", "http://localhost/new", headers={"Host": "api.openai.com:443"})

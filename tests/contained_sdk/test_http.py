@@ -810,9 +810,40 @@ def test_egress_hooks_are_asked_about_every_request() -> None:
     with WireServer(anything) as server:
         with OpenAI(api_key="k", base_url=server.url, http_client=contained_http_client()) as client:
             for request in (client.models.list, lambda: chat(client)):
-                with pytest.raises(RunStoppedError, match="not allowed to leave"), contained(pipeline=shield):
+                with pytest.raises(RunStoppedError, match=r"add 'http://127.* to hosts"), contained(pipeline=shield):
                     request()
         assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (Decision.HALT, "policy_halt"),
+        (Decision.QUARANTINE, "policy_quarantine"),
+        (Decision.DEGRADE, "policy_halt"),
+        (None, "hook_failed"),
+    ],
+)
+def test_a_refused_request_stops_the_block_for_the_reason_that_its_event_names(
+    said: Decision | None, reason: str
+) -> None:
+    class Guard:
+        def before_egress(self, ctx: object, url: str, method: str) -> Decision:
+            if said is None:
+                raise ValueError
+            return said
+
+        def explain(self, ctx: object) -> str:
+            return "This one is for a person to decide."
+
+    with WireServer(anything) as server, contained_http_client() as http:
+        with pytest.raises(RunStoppedError) as caught, contained(pipeline=ShieldPipeline(egress=Guard())):
+            http.get(f"{server.url}/v1/models?of=somebody")
+        assert server.requests == []
+    (event,) = caught.value.result.events
+    assert (caught.value.stop.reason, caught.value.stop.source) == (reason, "hook")
+    assert caught.value.stop.message == event.reason
+    assert event.event_type == (reason if said is not Decision.DEGRADE else "policy_degrade")
 
 
 def test_a_hook_may_switch_to_the_cheaper_model() -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
+import anthropic
 import pytest
 from openai import OpenAI
 
@@ -25,13 +26,14 @@ from tests.contained_sdk.test_http import (
     chat,
     events_of,
     every_side,
+    messages,
     streaming,
 )
 from watchkeeper.app.contained import contained
 from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped, ContainedCall
 from watchkeeper.contained_sdk.http import contained_http_client
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import Presumed, TokenUsage
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, Fault, WireReply, WireServer
 
@@ -243,3 +245,22 @@ def test_more_than_was_granted_is_charged_if_the_provider_told_so() -> None:
                 list(chat(client, stream=True, max_tokens=CAP))
             assert ctx.usage.tokens.output_tokens == CAP + 50
             assert cast("int", ctx.usage.cost_nanos) >= (CAP + 50) * 10_000
+
+
+START = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'
+    b'"content":[],"model":"claude-sonnet-5","usage":{"input_tokens":9,"output_tokens":1}}}\n\n'
+)
+
+
+@pytest.mark.parametrize(("ask", "part"), [(chat, CUMULATIVE[0]), (messages, START)], ids=["chat", "messages"])
+def test_a_worst_case_is_presumed_whatever_the_provider_had_told(ask: Any, part: bytes) -> None:
+    reply = WireReply(parts=[part], content_type=EVENT_STREAM, breaks=True)
+    with WireServer(lambda request: reply) as server, contained_http_client() as plain:
+        sdk = anthropic.Anthropic if ask is messages else OpenAI
+        client: Any = sdk(api_key="k", base_url=server.url, http_client=plain, max_retries=0)
+        with contained(prices=PRICES, max_cost_usd=1) as ctx:
+            with pytest.raises(Exception, match=r"(?i)peer|incomplete"):
+                list(ask(client, stream=True, max_tokens=CAP))
+            assert ctx.usage.tokens.output_tokens == CAP
+            assert ctx.usage.presumed == Presumed(1, ctx.usage.tokens, ctx.usage.cost_nanos)

@@ -11,7 +11,8 @@ import pytest
 from tests.contained_sdk.test_http import GPT, PRICES, USAGE, Plain, chat, events_of, every_side, whole_or_streamed
 from watchkeeper.app.contained import contained
 from watchkeeper.contained_sdk.http import contained_http_client, environment_proxies
-from watchkeeper.core.errors import RunStoppedError
+from watchkeeper.core.errors import ConfigurationError, RunStoppedError
+from watchkeeper.core.secrets import REDACTED, redacted
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
@@ -102,6 +103,12 @@ def test_a_network_needs_no_proxy_where_httpx_knows_networks(monkeypatch: pytest
     assert way_of(module, "http://11.1.2.3") == way_of(module, "http://[::1]") == "http://p:1"
 
 
+def test_the_password_of_a_proxy_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_proxies(monkeypatch, {"HTTPS_PROXY": "ann:proxy-password-1@proxy.example:3128"})
+    contained_http_client().close()
+    assert redacted("proxy-password-1") == REDACTED
+
+
 def set_proxies(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
@@ -174,7 +181,25 @@ def test_each_address_on_the_way_is_asked_at_the_gate() -> None:
         elsewhere = server.url.replace("127.0.0.1", "localhost")
         with moving_to(elsewhere, 307) as old, contained_http_client() as http:
             shield = ShieldPipeline(egress=EgressAllowList(["http://127.0.0.1:*"], ["POST"]))
-            with pytest.raises(RunStoppedError, match=r"localhost.* not allowed to leave"), contained(pipeline=shield):
+            with pytest.raises(RunStoppedError, match=r"Nothing .*localhost"), contained(pipeline=shield):
                 http.post(f"{old.url}/v1/chat/completions", json=BODY)
             assert len(old.requests) == 1
         assert server.requests == []
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "more"),
+    [
+        ("by-a-hook", NOBODY, {}),
+        ("on-its-way", NOBODY, {"extensions": {"target": b"/elsewhere"}}),
+        ("in-a-test", "https://else.example", {}),
+    ],
+)
+def test_a_refused_request_does_not_show_its_credentials(name: str, url: str, more: Any) -> None:
+    key, token = f"key-refused-{name}", f"token-refused-{name}"
+    shield = ShieldPipeline(egress=EgressAllowList(["api.example.com"], ["POST"]))
+    with contained_http_client() as http:
+        with pytest.raises((RunStoppedError, ConfigurationError)) as caught, contained(pipeline=shield):
+            http.post(f"{url}/v1/x?key={key}", headers={"authorization": f"Bearer {token}"}, json=BODY, **more)
+    assert key not in str(caught.value)
+    assert redacted(f"{key} {token}") == f"{REDACTED} {REDACTED}"

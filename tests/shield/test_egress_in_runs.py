@@ -107,16 +107,19 @@ async def test_any_egress_hook_is_asked_about_each_request_of_a_model(remote: Re
         assert url.startswith(fake.url)
 
 
-async def test_what_a_hook_refuses_is_not_sent_costs_nothing_and_ends_the_work() -> None:
+@pytest.mark.parametrize(
+    ("said", "reason"), [(Decision.HALT, "policy_halt"), (Decision.QUARANTINE, "policy_quarantine")]
+)
+async def test_what_a_hook_refuses_is_not_sent_costs_nothing_and_ends_the_work(said: Decision, reason: str) -> None:
     async with FakeOpenAI([say("An owl.")]) as fake:
         model = chat(fake.base_url)
-        result = await played(model, Asked(Decision.HALT))
+        result = await played(model, Asked(said))
         await model.close()
         assert fake.requests == []
     assert result.stop is not None
-    assert (result.stop.reason, result.stop.source) == ("policy_halt", "hook")
+    assert (result.stop.reason, result.stop.source) == (reason, "hook")
     assert result.usage.tokens.total == 0
-    assert [failed.fault for failed in events(result, ModelFailed)] == ["policy_halt"]
+    assert [failed.fault for failed in events(result, ModelFailed)] == [reason]
     assert len([each for each in events(result, SafetyEvent) if each.hook == "Asked"]) == 1
 
 

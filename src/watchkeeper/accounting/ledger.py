@@ -549,7 +549,7 @@ def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
         else:
             settled[COST] += sign * cost
         if charge.presumed is not NOTHING_PRESUMED:
-            book_presumed(settled, charge.presumed, sign)
+            add_presumed(settled, charge.presumed, sign)
         if tokens is NO_TOKENS:
             continue
         settled[TOTAL_TOKENS] += sign * (tokens.input_tokens + tokens.output_tokens)
@@ -560,7 +560,7 @@ def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:
         settled[REASONING_TOKENS] += sign * tokens.reasoning_tokens
 
 
-def book_presumed(settled: list[int], presumed: Presumed, sign: int) -> None:
+def add_presumed(settled: list[int], presumed: Presumed, sign: int) -> None:
     """Add what is presumed (or take it off), beside the totals that contain it."""
     settled[PRESUMED_CALLS] += sign * presumed.calls
     settled[PRESUMED_INPUT] += sign * presumed.tokens.input_tokens

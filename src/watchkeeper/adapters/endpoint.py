@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from watchkeeper.containment.leaving import check_leaving
+from watchkeeper.containment.calls import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript
 from watchkeeper.core.model import OutputSchema

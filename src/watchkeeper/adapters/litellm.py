@@ -36,7 +36,7 @@ from watchkeeper.adapters.openai_chat import (
     read_reply,
 )
 from watchkeeper.adapters.wire import OnDelta
-from watchkeeper.containment.leaving import check_leaving
+from watchkeeper.containment.calls import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.secrets import hold, hold_headers, hold_url, hold_variables, scrub
@@ -108,7 +108,7 @@ class LiteLLMModel:
             ProviderError: With the fault that tells whether a retry may help.
         """
         check_extra(request.settings.extra, RESERVED)
-        check_remote(self._base_url or f"https://{self.provider}")
+        check_remote(self.address)
         check_leaving(self.address, "POST")
         fields = {
             **chat_head(self.name, request, "max_tokens"),

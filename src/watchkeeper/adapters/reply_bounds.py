@@ -52,6 +52,12 @@ class RefusedBodyError(Exception):
         self.fault: ProviderFault = fault
 
 
+def encoding_of(response: Any) -> str:
+    """Return a response's content encoding in lower case; nothing if it has none."""
+    encoding: str = response.headers.get("content-encoding", "").strip().lower()
+    return "" if encoding == "identity" else encoding
+
+
 class BodyBounds:
     """Counts what one reply holds and refuses a reply that is too large; decodes content encodings that were not
     requested.

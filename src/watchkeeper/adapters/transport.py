@@ -31,6 +31,7 @@ from watchkeeper.adapters.reply_bounds import (
     MOST_WHOLE_BYTES,
     BodyBounds,
     RefusedBodyError,
+    encoding_of,
     oversized,
 )
 from watchkeeper.core.secrets import hold_url
@@ -172,11 +173,6 @@ class LoopSessions:
 
 async def _finish(guard: AsyncGenerator[None]) -> None:
     await guard.aclose()
-
-
-def encoding_of(response: aiohttp.ClientResponse) -> str:
-    """Return a response's content encoding in lower case; nothing if it has none."""
-    return response.headers.get("content-encoding", "").strip().lower()
 
 
 class SocketStream:

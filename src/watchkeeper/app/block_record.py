@@ -25,7 +25,6 @@ from msgspec import structs
 from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
 from watchkeeper.app.options import OnStoreFailure, StoreLike
 from watchkeeper.app.recording import Recorder
-from watchkeeper.app.surroundings import open_store
 from watchkeeper.children.child import ChildFacts, innermost_run, inside_scope, record_end, record_start
 from watchkeeper.children.inside import Surrounding
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -87,6 +86,11 @@ class StoreTerms:
     on_failure: OnStoreFailure = "stop"
     name: str = ""
 
+    def followed(self, around: Surrounding) -> Callable[[Session, UUID], Callable[[], None]] | None:
+        """Return what forwards events to the store of the run or block around, if the record goes there."""
+        unnamed = isinstance(self.store, str) and self.store == DEFAULT
+        return around.scope.watch if around.scope is not None and unnamed else None
+
 
 class OwnStore:
     """A recorder, and the store that it writes to."""
@@ -134,26 +138,28 @@ class OwnStore:
 
 
 def open_record(
-    terms: StoreTerms, around: Surrounding, context: ExecutionContext, price_of: Callable[[str, str, Any], Any]
+    terms: StoreTerms,
+    store: RunStore | None,
+    around: Surrounding,
+    context: ExecutionContext,
+    price_of: Callable[[str, str, Any], Any],
 ) -> BlockRecord | None:
     """Open the record of a block, and record that it begins; None if it is to leave none.
 
     Args:
         terms: What the caller said about it.
+        store: The store of its own, if it has one; closed with the block unless it is the caller's.
         around: What the block is opened in; its record goes where that of the run or block around it goes, unless a
             store is named.
         context: The gate of the block.
         price_of: What models charge in it.
-
-    Raises:
-        StoreError: If the store cannot be written.
     """
-    scope, clock = around.scope, context.clock
-    unnamed = isinstance(terms.store, str) and terms.store == DEFAULT
-    followed = scope.watch if scope is not None and unnamed else None
-    own = None if followed is not None else open_own_store(terms, clock)
-    if own is None and followed is None:
+    scope, clock, followed = around.scope, context.clock, terms.followed(around)
+    if store is None and followed is None:
         return None
+    own = None
+    if store is not None:
+        own = OwnStore(store, shut=store is not terms.store, clock=clock, choice=terms.on_failure)
     session = PassingLog(clock)
     ids = around.run_context(session.session_id, SYSTEM_IDS)
     chain = context.metadata.chain_id
@@ -183,18 +189,6 @@ def place_of_caller() -> str:
     while frame is not None and frame.f_globals.get("__name__") in OURS:
         frame = frame.f_back
     return "a block" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def open_own_store(terms: StoreTerms, clock: Clock) -> OwnStore | None:
-    """Open the store of a block; None if it has none.
-
-    Raises:
-        StoreError: If it cannot be written.
-    """
-    store = open_store(terms.store)
-    if store is None:
-        return None
-    return OwnStore(store, shut=store is not terms.store, clock=clock, choice=terms.on_failure)
 
 
 class BlockRecord:
@@ -236,7 +230,7 @@ class BlockRecord:
             record_start(self._above, scope, self._about)
         scope.record(self._started)
         self._context.tell(self)
-        self._inside.enter_context(inside_scope(scope))
+        self._inside.enter_context(inside_scope(scope, is_run=False))
 
     def call_ended(self, request: CallRequest, node: Node) -> None:
         """Record a call, unless a run or a block inside records it."""

@@ -17,17 +17,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
-from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.block_record import StoreTerms, open_record
 from watchkeeper.app.options import OnStoreFailure, StoreLike, check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price, own_price
 from watchkeeper.app.listener import is_async
 from watchkeeper.app.recording import store_failed
-from watchkeeper.app.surroundings import own_ledger
-from watchkeeper.children.inside import surrounding
+from watchkeeper.app.surroundings import Files, NamedFiles, open_files, open_files_beside_loop
+from watchkeeper.children.inside import Surrounding, surrounding
 from watchkeeper.contained_sdk.calls import BLOCKS, CallStopped, Containment, PriceOf, Uncounted, in_force
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment import enclosing
@@ -41,7 +40,9 @@ from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger
 from watchkeeper.core.usage import ModelPrice, dearer
+from watchkeeper.core.workers import call_in_loop, run_in_worker, running_task
 from watchkeeper.runtime.result import broken_off
+from watchkeeper.runtime.user_code import closed
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.pipeline import ShieldPipeline
@@ -242,9 +243,8 @@ class Contained:
 
     def __enter__(self) -> ExecutionContext:
         """Open a block."""
-        self._check_unused()
-        self._block = Block(self._terms, self._silence or Silence())
-        return self._block.context
+        place = self._place()
+        return self._opened(place, open_files(place.named(self._terms))).context
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -260,11 +260,10 @@ class Contained:
 
     async def __aenter__(self) -> ExecutionContext:
         """Open a block that is interrupted at its deadline, and by an abort, wherever it waits."""
-        self._check_unused()
-        task = running_task()
-        self._block = Block(self._terms, self._silence or Silence())
-        self._block.watch(task)
-        return self._block.context
+        task, place = own_task(), self._place()
+        block = self._opened(place, await open_files_beside_loop(place.named(self._terms)))
+        block.watch(task)
+        return block.context
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -274,21 +273,33 @@ class Contained:
         if block is not None:
             await block.aleave(error)
 
+    def _place(self) -> Place:
+        """Return what a block is opened in."""
+        self._check_unused()
+        apart = self._terms.apart
+        return Place(None if apart else in_force(), surrounding(apart=apart))
+
+    def _opened(self, place: Place, files: Files) -> Block:
+        try:
+            self._check_unused()  # another task may have entered it while the files were opened
+            self._block = Block(self._terms, place, files, self._silence or Silence())
+        except BaseException:
+            files.shut()
+            raise
+        return self._block
+
     def _check_unused(self) -> None:
         if self._block is not None:
             raise ConfigurationError("this contained(...) is open already: make another one for another block")
 
 
-def running_task() -> asyncio.Task[Any]:
+def own_task() -> asyncio.Task[Any]:
     """Return the task that runs now.
 
     Raises:
         ConfigurationError: If there is none.
     """
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
+    task = running_task()
     if task is None:
         raise ConfigurationError("`async with contained(...)` works in asyncio's tasks only; elsewhere use `with`")
     return task
@@ -342,6 +353,23 @@ class Terms:
         return replace(self, record=replace(self.record, name=called))
 
 
+class Place(NamedTuple):
+    """What a block is opened in.
+
+    Attributes:
+        outer: The block in force there; None outside of all, and for one that stands apart.
+        around: The context and the run there.
+    """
+
+    outer: Containment | None
+    around: Surrounding
+
+    def named(self, terms: Terms) -> NamedFiles:
+        """Return what names the files that a block opens here: one inside another uses those of the outer one."""
+        store = None if terms.record.followed(self.around) is not None else terms.record.store
+        return NamedFiles(None if self.outer is not None else terms.ledger, store, terms.limits, terms.clock)
+
+
 class Block:
     """One entry: its context, and what was in force before it.
 
@@ -349,16 +377,10 @@ class Block:
         context: The gate of the calls made inside; a child of the block around it.
     """
 
-    def __init__(self, terms: Terms, silence: Silence) -> None:
+    def __init__(self, terms: Terms, place: Place, files: Files, silence: Silence) -> None:
         """Open the context and put it in force."""
-        outer = None if terms.apart else in_force()
-        around = surrounding(apart=terms.apart)
-        self._ledger = None if outer is not None else own_ledger(terms.ledger, terms.limits, terms.clock)
-        try:
-            self.context = open_context(terms, outer, self._ledger)
-        except BaseException:
-            self._shut_ledger()
-            raise
+        outer, self._ledger = place.outer, files.ledger
+        self.context = open_context(terms, outer, self._ledger)
         fallback = None if terms.pipeline is None else terms.pipeline.fallback_model
         price_of = lookup(terms.prices, terms.clock, None if outer is None else outer.price_of)
         bounded, part = is_bounded(terms.limits), terms.max_part_tokens
@@ -379,10 +401,9 @@ class Block:
         self._silence = silence
         self._earlier = block.traffic.requests
         try:
-            self._record = open_record(terms.record, around, self.context, price_of)
+            self._record = open_record(terms.record, files.store, place.around, self.context, price_of)
         except BaseException:
             self.context.close()
-            self._shut_ledger()
             raise
         self._choice = terms.record.on_failure
         enclosing.enter(self.context, f"the contained block {self.context.metadata.chain_id}")
@@ -406,7 +427,8 @@ class Block:
         try:
             self._traffic.settle(self.context, self.context.close)
         finally:
-            self._shut_ledger()
+            if self._ledger is not None:
+                self._ledger.shutdown()
             written = self._record_end(ending)
         if written is not None:
             try:
@@ -422,8 +444,9 @@ class Block:
             await self._traffic.asettle(self.context, self.context.close)
         finally:
             self.context.close()
-            self._shut_ledger()
             written = self._record_end(ending)
+            if self._ledger is not None:
+                await closed("the ledger", run_in_worker(self._ledger.shutdown, must_run=True))
         if written is not None:
             ending = self._noted(ending, await asyncio.wrap_future(written))
         ending.conclude(self.context)
@@ -468,10 +491,6 @@ class Block:
         elif stop is None and is_consequence(error):
             stop = context.reached_inside()
         return Ending(error, refused, stop)
-
-    def _shut_ledger(self) -> None:
-        if self._ledger is not None:
-            self._ledger.shutdown()
 
     def _is_ours(self, result: object) -> bool:
         """Return whether a block inside this one has stopped; then this one ends by the same stop."""
@@ -522,7 +541,7 @@ class Guard:
         self._forget: Callable[[], None] | None = context.cancellation.on_cancel(self._aborted)
 
     def _aborted(self, reason: str) -> None:
-        self._loop.call_soon_threadsafe(self._strike)
+        call_in_loop(self._loop, self._strike)
 
     def _strike(self) -> None:
         if not self._struck and self._forget is not None:
@@ -541,8 +560,7 @@ class Guard:
         others = self._task.uncancel() > self._others
         if others or not isinstance(error, asyncio.CancelledError):
             return False
-        if self._context.stop is None:  # no call asked after the deadline: asking latches the stop
-            self._context.call(CallRequest("tool", "the contained block"), lambda ticket: None)
+        self._context.look_at_time()  # the loop may have been told earlier than the context
         return True
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -130,12 +130,16 @@ async def open_surroundings(
     records: list[Listener[tuple[UUID, Envelope]]] = []
     parent = inside.scope
     followed = parent.watch if parent is not None and "store" not in options else None
-    where = options.get("store", DEFAULT)
-    store = None if followed is not None else await _open_store_beside_loop(where)
+    clock, ids = options.get("clock", SYSTEM_CLOCK), options.get("ids", SYSTEM_IDS)
+    ledger = options.get("ledger", DEFAULT) if inside.gate is None else None
+    where = options.get("store", DEFAULT) if followed is None else None
+    own, store, is_own = await open_files_beside_loop(NamedFiles(ledger, where, limits, clock, ids))
+    if own is not None:
+        stack.push_async_callback(lambda: closed("the ledger", run_in_worker(own.shutdown, must_run=True)))
     if store is not None:
-        if store is not where:
+        if is_own:
             stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close, must_run=True)))
-        record = Recorder(store, options.get("clock", SYSTEM_CLOCK), options.get("on_store_failure", "stop"))
+        record = Recorder(store, clock, options.get("on_store_failure", "stop"))
         stack.push_async_callback(record.close)
     on_record, on_event = options.get("on_record"), options.get("on_event")
     if on_record is not None:
@@ -146,20 +150,8 @@ async def open_surroundings(
         stack.push_async_callback(events.close)
     for listener in records:
         stack.push_async_callback(listener.close)
-    ledger = opened_ledger(stack, limits, options) if inside.gate is None else None
-    return Surroundings(models, breakers_of(options, many=many), events, record, tuple(records), ledger, followed)
-
-
-async def _open_store_beside_loop(where: RunStore | StoreLike) -> RunStore | None:
-    """Open the store on a worker thread: others may hold the file locked for seconds."""
-    if where is None or isinstance(where, RunStore):
-        return where
-
-    def close(store: RunStore | None, error: BaseException | None) -> None:
-        if store is not None:
-            store.close()
-
-    return await run_in_worker(open_store, where, on_late=close)
+    kept = own if ledger is None or isinstance(ledger, str | Path) else ledger
+    return Surroundings(models, breakers_of(options, many=many), events, record, tuple(records), kept, followed)
 
 
 def open_store(where: RunStore | StoreLike) -> RunStore | None:
@@ -174,34 +166,82 @@ def open_store(where: RunStore | StoreLike) -> RunStore | None:
     return None if path is None else RunStore(path)
 
 
-def opened_ledger(stack: AsyncExitStack, limits: Limits, options: RunOptions) -> Ledger | None:
-    """Open the ledger that the caller or an account needs; None if memory will do. ``stack`` closes what is opened.
+class NamedFiles(NamedTuple):
+    """What names the files of a run or a block.
 
-    Raises:
-        StoreError: If it cannot be written.
+    Attributes:
+        ledger: The ledger, or its file; None for none.
+        store: The store, or its file; None for none.
+        limits: May name an account, which needs a ledger.
+        clock: Where the ledger's time comes from.
+        ids: Where its ids come from.
     """
-    where = options.get("ledger", DEFAULT)
-    if not isinstance(where, str | Path):
+
+    ledger: Ledger | Path | str | None
+    store: RunStore | StoreLike
+    limits: Limits
+    clock: Clock
+    ids: IdSource = SYSTEM_IDS
+
+    @property
+    def ledger_file(self) -> Path | str | None:
+        """The file of the ledger: one that is named, or the user's own if the limits name an account."""
+        where = self.ledger
+        if not isinstance(where, str | Path) or (where == DEFAULT and self.limits.account is None):
+            return None
         return where
-    ledger = own_ledger(where, limits, options.get("clock", SYSTEM_CLOCK), options.get("ids", SYSTEM_IDS))
-    if ledger is not None:
-        stack.push_async_callback(lambda: closed("the ledger", run_in_worker(ledger.shutdown, must_run=True)))
-    return ledger
 
 
-def own_ledger(
-    where: Ledger | Path | str, limits: Limits, clock: Clock, ids: IdSource = SYSTEM_IDS
-) -> SqliteLedger | None:
-    """Open the ledger in a file that is named, or in the user's own file if the limits name an account; else None.
+class Files(NamedTuple):
+    """The opened files.
+
+    Attributes:
+        ledger: Where what is spent is kept; None for memory, or for a ledger that the caller has opened.
+        store: Where the record is written, if it is written at all.
+        is_own: Whether the store was opened here.
+    """
+
+    ledger: SqliteLedger | None
+    store: RunStore | None
+    is_own: bool
+
+    def shut(self) -> None:
+        """Close what was opened, because it is not needed after all."""
+        if self.ledger is not None:
+            self.ledger.shutdown()
+        if self.store is not None and self.is_own:
+            self.store.close()
+
+
+def open_files(named: NamedFiles) -> Files:
+    """Open files.
 
     Raises:
-        StoreError: If it cannot be written.
+        StoreError: If one cannot be written.
     """
-    if not isinstance(where, str | Path) or (where == DEFAULT and limits.account is None):
-        return None
-    from watchkeeper.store.sqlite_ledger import SqliteLedger
+    ledger: SqliteLedger | None = None
+    if named.ledger_file is not None:
+        from watchkeeper.store.sqlite_ledger import SqliteLedger
 
-    return SqliteLedger(where, clock=clock, ids=ids)
+        ledger = SqliteLedger(named.ledger_file, clock=named.clock, ids=named.ids)
+    try:
+        store = open_store(named.store)
+    except BaseException:
+        Files(ledger, None, False).shut()
+        raise
+    return Files(ledger, store, store is not named.store)
+
+
+async def open_files_beside_loop(named: NamedFiles) -> Files:
+    """Open files on a worker thread, if there are any: others may hold them locked for seconds."""
+
+    def shut(files: Files | None, error: BaseException | None) -> None:
+        if files is not None:
+            files.shut()
+
+    if isinstance(named.store, RunStore | None) and named.ledger_file is None:
+        return open_files(named)
+    return await run_in_worker(open_files, named, on_late=shut)
 
 
 FAILURES_OF_MANY: Final = 20

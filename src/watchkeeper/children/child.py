@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
@@ -30,10 +30,12 @@ import msgspec
 from msgspec import structs
 
 from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.containment.enclosing import without
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.accounting.budget import BudgetTracker
 from watchkeeper.core.errors import ConfigurationError, NestingDepthError, Stop
+from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.ids import RunContext, derive_child_run_context
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.text import is_logged, logger
@@ -71,23 +73,31 @@ class Inside(NamedTuple):
     Attributes:
         scope: Its scope.
         around: What was entered before it and is not left yet; None if nothing was.
+        is_run: Whether it is a run.
     """
 
     scope: RunScope
     around: Inside | None
+    is_run: bool = True
 
 
 _innermost: Final[ContextVar[Inside | None]] = ContextVar("watchkeeper_innermost_run", default=None)
 """The scope of the innermost run, or recorded contained block, that this code runs in."""
 
-_runs_around: Final[ContextVar[tuple[UUID, ...]]] = ContextVar("watchkeeper_runs_around", default=())
-"""The ids of the runs inside which this code runs, the outermost first. Ids only, so that code that outlives a run does
-not keep the run's objects alive."""
-
 _going_on: Final[dict[UUID, RunScope]] = {}
 """The scopes of all runs of this process that go on, by their ids."""
 
-_lock: Final = threading.Lock()
+_lock: Final = ModuleLock()
+
+
+def _forget() -> None:
+    """Leave all runs: none of them goes on in a forked process."""
+    _innermost.set(None)
+    _going_on.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_forget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +262,7 @@ class Children:
         with _lock:
             origin.host = (*_attached_to(origin), self)
         try:
-            ids = (*_runs_around.get(), scope.run_context.run_id)
-            with going_on(scope), _set_in_block(_runs_around, ids), inside_scope(scope):
+            with going_on(scope), inside_scope(scope):
                 yield
         finally:
             with _lock:
@@ -443,23 +452,16 @@ def children_of(session: Session) -> Children | None:
 
 
 @contextmanager
-def inside_scope(scope: RunScope) -> Generator[None]:
+def inside_scope(scope: RunScope, *, is_run: bool = True) -> Generator[None]:
     """Make a run, or a contained block that is recorded, the innermost one for the code in a ``with`` block.
 
     Blocks that generators hold open may be left in any order; what was entered later stays in force.
     """
-    _innermost.set(Inside(scope, _innermost.get()))
+    _innermost.set(Inside(scope, _innermost.get(), is_run))
     try:
         yield
     finally:
-        _innermost.set(_without(scope, _innermost.get()))
-
-
-def _without(scope: RunScope, inside: Inside | None) -> Inside | None:
-    """Return what code runs in, without the innermost entry of a scope."""
-    if inside is None or inside.scope is scope:
-        return None if inside is None else inside.around
-    return inside._replace(around=_without(scope, inside.around))
+        _innermost.set(without(_innermost.get(), lambda each: each.scope is scope))
 
 
 def innermost_run() -> RunScope | None:
@@ -470,7 +472,20 @@ def innermost_run() -> RunScope | None:
 
 def is_inside_run() -> bool:
     """Return whether this code was started by a run, in a contained block or not."""
-    return bool(_runs_around.get())
+    return any(_runs_here())
+
+
+def is_inside(run_id: UUID) -> bool:
+    """Return whether this code was started by a run, which may be over by now."""
+    return any(scope.run_context.run_id == run_id for scope in _runs_here())
+
+
+def _runs_here() -> Iterator[RunScope]:
+    inside = _innermost.get()
+    while inside is not None:
+        if inside.is_run:
+            yield inside.scope
+        inside = inside.around
 
 
 def run_below(gate: ExecutionContext) -> RunScope | None:
@@ -502,23 +517,8 @@ def going_on(scope: RunScope) -> Generator[None]:
             _going_on.pop(scope.run_context.run_id, None)
 
 
-def is_inside(run_id: UUID) -> bool:
-    """Return whether this code was started by a run, which may be over by now."""
-    return run_id in _runs_around.get()
-
-
 def _attached_to(origin: Session) -> tuple[Children, ...]:
     return cast("tuple[Children, ...]", origin.host or ())
-
-
-@contextmanager
-def _set_in_block(variable: ContextVar[T], value: T) -> Generator[None]:
-    mark = variable.set(value)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # a coroutine closed by the collector: its context is not here to be restored
-            variable.reset(mark)
 
 
 def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, Depths]:

@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from watchkeeper.accounting.account import COST
-from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate, presumed_charge
 from watchkeeper.adapters.endpoint import check_remote
-from watchkeeper.adapters.reply_bounds import RefusedBodyError
+from watchkeeper.adapters.reply_bounds import RefusedBodyError, encoding_of
 from watchkeeper.children.child import innermost_run, is_inside_run, run_below, run_of
 from watchkeeper.contained_sdk.addresses import Address
-from watchkeeper.contained_sdk.jobs import Job, Jobs, origin_of
+from watchkeeper.contained_sdk.jobs import Job, Jobs, server_of
 from watchkeeper.contained_sdk.reading import FIXED_TIERS, Seen, SentRequest, larger, read_call, read_whole
 from watchkeeper.contained_sdk.traffic import Traffic
 from watchkeeper.containment import enclosing
@@ -32,7 +32,7 @@ from watchkeeper.containment.settlement import LateResult
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
 from watchkeeper.core.meters import SHARED
-from watchkeeper.core.secrets import hold_headers, hold_url
+from watchkeeper.core.secrets import scrub
 from watchkeeper.core.usage import ModelPrice, TokenUsage, dearer
 from watchkeeper.core.workers import BreakOut, running_task
 from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
@@ -69,6 +69,7 @@ class CallStopped(BreakOut):
 
     def __init__(self, stop: Stop | None, error: Exception | None = None) -> None:
         """Keep the reason."""
+        scrub(error)  # some of these name the address of the request
         super().__init__(str(stop.message if stop is not None else error))
         self.stop = stop
         self.error = error
@@ -153,17 +154,13 @@ class Containment:
         Raises:
             CallStopped: If the block is over, or the address is not allowed.
         """
-        stop = self.context.stop
-        if stop is not None:
-            raise CallStopped(stop)
         try:
             check_remote(url)
-            decision = self.context.check_egress(url, method)
+            stop = self.context.egress_stop(url, method)
         except ConfigurationError as error:
             raise CallStopped(None, error) from None
-        if decision is not Decision.ALLOW:
-            said = f"{method} {url} was not allowed to leave: a hook decided {decision.value}"
-            raise CallStopped(Stop("policy_halt", "hook", said))
+        if stop is not None:
+            raise CallStopped(stop)
 
 
 def in_force() -> Containment | None:
@@ -278,7 +275,7 @@ class ContainedCall:
         self.block = block
         self._path: str = request.url.path
         self._purpose = address.purpose
-        self._origin = origin_of(request.url)
+        self._origin = server_of(request.url)
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
         self._retry = retries.isdecimal() and retries.strip("0") != ""
@@ -478,7 +475,8 @@ def at_least(charge: Charge, told: TokenUsage | None, price: ModelPrice | None) 
     if told is None:
         return charge
     costs = None if price is None or charge.cost_nanos is None else max(charge.cost_nanos, price.cost(told))
-    return Charge(larger(charge.tokens, told), costs)
+    tokens = larger(charge.tokens, told)
+    return presumed_charge(tokens, costs) if charge.presumed.calls else Charge(tokens, costs)
 
 
 def unpriced(error: UnpricedModelError) -> CallStopped:
@@ -520,8 +518,6 @@ def module_of(value: Any) -> Any:
 def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
     """Return the request to send for one admitted attempt, with the cap that was granted and no longer timeouts."""
     httpx = module_of(request)
-    hold_headers(request.headers)
-    hold_url(str(request.url))
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
     # The token counts of a stream are read while it passes; a whole answer is unpacked here, where its size is bounded.
@@ -544,12 +540,6 @@ def unencoded(request: Any) -> Any:
     headers["accept-encoding"] = "identity"
     parts = {"headers": headers, "extensions": request.extensions}
     return httpx.Request(request.method, request.url, stream=request.stream, **parts)
-
-
-def encoding_of(response: Any) -> str:
-    """Return a response's content encoding in lower case; nothing if it has none."""
-    encoding: str = response.headers.get("content-encoding", "").strip().lower()
-    return "" if encoding == "identity" else encoding
 
 
 def as_whole(request: Any, response: Any, content: bytes) -> Any:

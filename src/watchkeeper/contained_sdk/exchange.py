@@ -17,24 +17,30 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY
-from watchkeeper.adapters.reply_bounds import MOST_EVENT_BYTES, MOST_STREAM_BYTES, MOST_WHOLE_BYTES, BodyBounds
+from watchkeeper.adapters.reply_bounds import (
+    MOST_EVENT_BYTES,
+    MOST_STREAM_BYTES,
+    MOST_WHOLE_BYTES,
+    BodyBounds,
+    encoding_of,
+)
 from watchkeeper.contained_sdk.calls import (
     CallStopped,
     ContainedCall,
     as_answer,
     as_whole,
-    encoding_of,
     module_of,
     outgoing,
     translated,
     unpriced,
 )
+from watchkeeper.contained_sdk.jobs import stream_class
 from watchkeeper.contained_sdk.reading import StreamReader
 from watchkeeper.contained_sdk.traffic import LAST_BYTES_SECONDS, SETTLE_SECONDS
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
-from watchkeeper.core.workers import WORKERS, Job
+from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 
 Steps = Generator[Any, Any, Any]
 """Yields what has to be waited for, and is sent the result."""
@@ -285,7 +291,7 @@ class Streamed(Exchange):
     def response(self, response: Any) -> Any:
         """Return a response like the provider's whose stream is what arrives here."""
         httpx = module_of(self._request)
-        stream: Any = type("ArrivingStream", (ArrivingStream, httpx.SyncByteStream, httpx.AsyncByteStream), {})
+        stream = stream_class(ArrivingStream, httpx)
         parts = {"headers": response.headers, "extensions": response.extensions}
         return httpx.Response(response.status_code, stream=stream(self), **parts)
 
@@ -398,8 +404,7 @@ class TaskStream(Streamed):
     def drop(self) -> None:
         task = self._task
         if task is not None and not task.done():
-            with suppress(RuntimeError):  # a loop that was closed runs nothing that could be cancelled
-                self._loop.call_soon_threadsafe(task.cancel)
+            call_in_loop(self._loop, task.cancel)
 
 
 def streams(response: Any) -> bool:

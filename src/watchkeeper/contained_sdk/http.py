@@ -40,9 +40,10 @@ from watchkeeper.contained_sdk.exchange import (
     run,
     streams,
 )
-from watchkeeper.contained_sdk.jobs import origin_of
+from watchkeeper.contained_sdk.jobs import server_of
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.core.quantities import is_whole
+from watchkeeper.core.secrets import hold_headers, hold_url
 from watchkeeper.loop.models import DEFAULT_OUTPUT_CAP
 
 
@@ -90,6 +91,8 @@ class ContainedTransport:
 
     def _contain(self, request: Any, ways: Ways, stream: type[Streamed], block: Containment) -> Steps:
         """Send a request of a block if the gate admits it."""
+        hold_headers(request.headers)  # before anything is said about it: a refusal names its address
+        hold_url(str(request.url))
         try:
             address = address_of(request)
         except ConfigurationError as error:
@@ -113,7 +116,7 @@ class ContainedTransport:
 
     def _pass(self, request: Any, ways: Ways, block: Containment) -> Steps:
         """Send a request that is not counted; the answer to one for a job tells what the job cost."""
-        retrieval = block.jobs.asked_for(request.url.path, origin_of(request.url))
+        retrieval = block.jobs.asked_for(request.url.path, server_of(request.url))
         if retrieval is None:
             return (yield ways.send(self._real, request))
         response = yield ways.send(self._real, unencoded(request))
@@ -211,7 +214,8 @@ def environment_proxies(module: ModuleType) -> dict[str, str | None]:
     proxies: dict[str, str | None] = {}
     for scheme in ("http", "https", "all"):
         if address := named.get(scheme):
-            proxies[f"{scheme}://"] = address if "://" in address else f"http://{address}"
+            proxies[f"{scheme}://"] = proxy = address if "://" in address else f"http://{address}"
+            hold_url(proxy)
     for pattern in filter(None, map(pattern_without_proxy, filter(None, exempt))):
         with suppress(module.InvalidURL):
             module.URL(pattern)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 from typing import Any, Final
 
 from watchkeeper.adapters.reply_bounds import (
@@ -17,6 +19,7 @@ from watchkeeper.adapters.reply_bounds import (
     MOST_WHOLE_BYTES,
     BodyBounds,
     RefusedBodyError,
+    encoding_of,
 )
 from watchkeeper.adapters.wire import Wire
 from watchkeeper.contained_sdk.reading import Seen, StreamReader, read_whole
@@ -32,7 +35,7 @@ class Job:
     Attributes:
         wire: The interface that it comes in.
         correct: Replaces what was charged by what the answer tells.
-        origin: Where it was begun (`origin_of`); what another server says about it changes nothing.
+        origin: Where it was begun (`server_of`); what another server says about it changes nothing.
     """
 
     wire: Wire
@@ -40,7 +43,7 @@ class Job:
     origin: str
 
 
-def origin_of(url: Any) -> str:
+def server_of(url: Any) -> str:
     """Return scheme, host and port of an httpx address."""
     return f"{url.scheme}://{url.netloc.decode('latin-1')}"
 
@@ -87,12 +90,12 @@ class Retrieval:
 
     def response(self, httpx: Any, response: Any, *, streams: bool) -> Any:
         """Return a response like the provider's, whose body is read while it passes."""
-        if response.status_code >= 400 or response.headers.get("content-encoding", "identity") != "identity":
+        if response.status_code >= 400 or encoding_of(response):
             return response
         if streams:
             self._stream = StreamReader(self._job.wire, hide_usage=False)
             self._bounds = BodyBounds(MOST_STREAM_BYTES, "", MOST_EVENT_BYTES)
-        stream: Any = type("ReadStream", (ReadStream, httpx.SyncByteStream, httpx.AsyncByteStream), {})
+        stream = stream_class(ReadStream, httpx)
         parts = {"headers": response.headers, "extensions": response.extensions}
         return httpx.Response(response.status_code, stream=stream(response.stream, self), **parts)
 
@@ -121,6 +124,12 @@ class Retrieval:
         else:
             self._stream.finish()
             self._jobs.learn(self._id, self._stream.seen)
+
+
+@cache
+def stream_class(ours: type, httpx: ModuleType) -> Any:
+    """Return a stream class of ours, mixed with the stream classes of an httpx module."""
+    return type(ours.__name__, (ours, httpx.SyncByteStream, httpx.AsyncByteStream), {})
 
 
 class ReadStream:

@@ -35,7 +35,7 @@ from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
 from watchkeeper.core.cancellation import Bell, CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
-from watchkeeper.core.errors import ConfigurationError, Stop, UnpricedModelError
+from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, Stop, UnpricedModelError
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.core.workers import BlockingCall, Patience, call_in_loop, run_in_worker
 from watchkeeper.shield.decision import Decision, SafetyEvent
@@ -340,9 +340,22 @@ class ContextCalls:
         self.check_open()
         if stop_of(self.account) is not None:
             return Decision.HALT
-        inside = CURRENT_CALL.get()
-        event = self.ask_egress(inside.nearest_guarded() if inside else None, url, method)
+        event = self.egress_event(url, method)
         return Decision.ALLOW if event is None else event.decision
+
+    def egress_stop(self, url: str, method: str) -> Stop | None:
+        """Return why a request to the outside may not leave; None if it may."""
+        stop = stop_of(self.account)
+        if stop is not None:
+            return stop
+        self.check_open()
+        event = self.egress_event(url, method)
+        return None if event is None else stop_of_egress(event)
+
+    def egress_event(self, url: str, method: str) -> SafetyEvent | None:
+        """Ask the hooks about a request of the code that runs here; return what they said against it."""
+        inside = CURRENT_CALL.get()
+        return self.ask_egress(inside.nearest_guarded() if inside else None, url, method)
 
     def ask_egress(self, inside: GuardedCall | None, url: str, method: str) -> SafetyEvent | None:
         """Ask the hooks about a request made inside a call, or outside of any; record what they said against it."""
@@ -509,6 +522,34 @@ class ContextCalls:
         node = self.nodes.newest
         reason = node.ending.stop_reason if node is not None and node.ending is not None else None
         return reason if reason in CALL_STOPS and work_stop_of(self.account) is None else None
+
+
+def stop_of_egress(event: SafetyEvent) -> Stop:
+    """Return the stop for a request about which a hook said anything but ALLOW: it is not sent."""
+    return stop_by_hook(event) or Stop("policy_halt", "hook", event.reason)
+
+
+def check_leaving(url: str, method: str) -> None:
+    """Ask the hooks about a request of Watchkeeper's own clients before it is sent; each redirect is one of its own.
+
+    Inside a call, the hooks of its context are asked, in whatever function or thread the request is made, as long as
+    the thread has the caller's context variables. What sends by other means is not seen here: docs/hooks.md lists it.
+
+    Args:
+        url: Where it goes.
+        method: Its HTTP method.
+
+    Raises:
+        EgressRefusedError: If a hook does not allow it.
+    """
+    inside = CURRENT_CALL.get()
+    guarded = None if inside is None else inside.nearest_guarded()
+    if guarded is None or guarded.asks_egress is None:
+        return
+    event = guarded.asks_egress(guarded, url, method)
+    if event is not None:
+        stop = stop_of_egress(event)
+        raise EgressRefusedError(stop.message, reason=stop.reason)
 
 
 def _tell(found: ref[ContextCalls]) -> None:

@@ -8,7 +8,7 @@ nothing. Contexts are held weakly: a task or a timer that outlives one never kee
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -89,18 +89,18 @@ def leave(context: object) -> None:
     context is not in force here, and nothing changes.
     """
     _outermost.pop(id(context), None)
-    ENTERED.set(_without(context, ENTERED.get()))
+    ENTERED.set(without(ENTERED.get(), lambda each: each.context() is context))
 
 
-def _without(context: object, entered: Entered | None) -> Entered | None:
-    """Return what was entered, without the innermost entry of a context."""
-    later: list[Entered] = []
-    found = entered
-    while found is not None and found.context() is not context:
+def without(innermost: Any, is_left: Callable[[Any], bool]) -> Any:
+    """Return what was entered (named tuples, each with the one ``around`` it) without the innermost that is left."""
+    later: list[Any] = []
+    found = innermost
+    while found is not None and not is_left(found):
         later.append(found)
         found = found.around
     if found is None:
-        return entered
+        return innermost
     kept = found.around
     for each in reversed(later):
         kept = each._replace(around=kept)

@@ -520,6 +520,14 @@ class ExecutionContext:
         """
         return self._calls.check_egress(url, method)
 
+    def egress_stop(self, url: str, method: str = "GET") -> Stop | None:
+        """Ask as `check_egress` does, and return the stop of a request that may not leave; None if it may.
+
+        Raises:
+            ConfigurationError: If the context is closed.
+        """
+        return self._calls.egress_stop(url, method)
+
     def affords(self, request: CallRequest) -> bool:
         """Return whether the ceilings leave room for the least of a call and for the landing turn that it names.
 
@@ -627,6 +635,10 @@ class ExecutionContext:
         nothing left to abort, and the reason stays ``timeout``.
         """
         self.cancellation.cancel(reason)
+
+    def look_at_time(self) -> None:
+        """Stop what has to end by now, if the context has not been told of the time yet; from any thread."""
+        self._calls.look_at_time()
 
     def land(self, stop: Stop) -> None:
         """End the work because the caller asks for it: calls under way go on, and a landing turn may follow."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from watchkeeper.containment.record import Node
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.workers import BlockingCall, call_in_loop
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ NEVER: Final = float("inf")
 Interruption = Literal["deadline", "call_timeout", "aborted", "closed"]
 
 
-CHARGING: Final = threading.RLock()
+CHARGING: Final = ModuleLock()
 """Held while a charge is added, because the work of one call may use several threads."""
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, Stop
+from watchkeeper.core.forks import ModuleLock
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
+_lock: Final = ModuleLock()
 _tags: dict[type, str] = {}
 _types: dict[str, type] = {}
 

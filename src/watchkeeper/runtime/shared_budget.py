@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import threading
 import weakref
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, closing, contextmanager
@@ -24,6 +23,7 @@ from watchkeeper.accounting.budget import BudgetTracker
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import BudgetExceededError, Stop
+from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.ids import IdSource
 from watchkeeper.accounting.limits import Limits, tighten
 from watchkeeper.runtime.user_code import done_by
@@ -48,7 +48,7 @@ class _Shared:
 
 
 _shared: Final[weakref.WeakKeyDictionary[BudgetTracker, _Shared]] = weakref.WeakKeyDictionary()
-_lock: Final = threading.Lock()
+_lock: Final = ModuleLock()
 
 SAFETY_NET: Final = Limits().ceiling("max_total_tokens")
 

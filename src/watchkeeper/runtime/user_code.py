@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable
-from contextlib import suppress
 from typing import Any, Final, NoReturn, TypeVar, cast
 
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -18,7 +17,7 @@ from watchkeeper.containment.in_flight import set_timer
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.text import CrashError, logger
-from watchkeeper.core.workers import is_crash
+from watchkeeper.core.workers import call_in_loop, is_crash
 
 T = TypeVar("T")
 
@@ -80,16 +79,12 @@ async def done_by(
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
 
-    def end(_: object = None) -> None:
+    def end() -> None:
         if not over.done():
             over.set_result(None)
 
-    def end_from_anywhere(_: str) -> None:
-        with suppress(RuntimeError):  # a closed loop has no waiters
-            loop.call_soon_threadsafe(end)
-
     timer = None if until == math.inf else set_timer(clock, until, end)
-    forget = None if token is None else token.on_cancel(end_from_anywhere)
+    forget = None if token is None else token.on_cancel(lambda _: call_in_loop(loop, end))
     try:
         await asyncio.wait({work, over}, return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -15,7 +15,6 @@ import dataclasses
 import enum
 import math
 import re
-import threading
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta, timezone
@@ -32,6 +31,7 @@ import msgspec
 
 from watchkeeper.core.codec import CodecError, is_pydantic, number_problem
 from watchkeeper.core.errors import SnapshotError
+from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.text import clipped, error_text, is_storable, shown
 from watchkeeper.core.type_tags import OURS, register, tag_of, type_of
 
@@ -138,7 +138,7 @@ def register_form(type_: type, tag: str, form: Form) -> None:
 
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
-_lock = threading.Lock()
+_lock: Final = ModuleLock()
 _forms: dict[type, Form] = {}
 _leaves: set[type] = set()
 _parts: dict[type, Callable[[Any], Collection[Any]]] = {}

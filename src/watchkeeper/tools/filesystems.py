@@ -18,6 +18,7 @@ from typing import IO, Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from watchkeeper.core.errors import FilesystemError
+from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.type_tags import own_value
 from watchkeeper.tools.filesystem import (
     ANY_FOLDERS,
@@ -265,7 +266,7 @@ HAS_HANDLES: Final = {os.open, os.stat, os.mkdir, os.unlink, os.rmdir, os.rename
 """Whether names can be looked up relative to an open folder; Windows cannot do that."""
 
 
-_making_locks: Final = threading.Lock()
+_making_locks: Final = ModuleLock()
 _commit_locks: Final[WeakValueDictionary[Path, threading.RLock]] = WeakValueDictionary()
 """By folder: the lock of commits to it, for all filesystems of this process that have this folder."""
 
