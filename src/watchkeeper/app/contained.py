@@ -605,7 +605,7 @@ def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceO
             return own if above is None else dearer(own, above)
         if outer is not None:
             return above
-        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}
+        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies, "kinds": sent.kinds}
         question = (provider, model, *sorted(sent.wishes.items()), *options.values())
         if question not in known:
             known[question] = listed_price(provider, model, sent.wishes, **options, clock=clock)
