@@ -420,7 +420,7 @@ class ContainedCall:
             if self._model is None:
                 self.block.counted.learn(self.sent, seen)
             return self._charge_answer(seen.usage)
-        if error is None and seen.ended and not seen.pending:
+        if error is None and seen.ended and not (seen.pending or seen.damaged):
             return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self._worst_price)
         charge = at_least(charge_failure(error, worst, granted, self._worst_price), seen.told, self._worst_price)
         if seen.response_id and isinstance(ticket, InFlightCall):

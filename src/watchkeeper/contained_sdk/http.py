@@ -31,6 +31,7 @@ from watchkeeper.contained_sdk.exchange import (
     BLOCKING,
     Exchange,
     Steps,
+    StreamDroppedError,
     Streamed,
     TaskStream,
     ThreadStream,
@@ -106,7 +107,7 @@ class ContainedTransport:
         under_way = block.traffic.begin(block.context, ways.loop())
         try:
             return (yield from Exchange(ways, self._real, call, request).answer())
-        except (UnpricedModelError, ConfigurationError) as error:
+        except (UnpricedModelError, ConfigurationError, StreamDroppedError) as error:
             raise final(error) from None
         finally:
             block.traffic.end(under_way)

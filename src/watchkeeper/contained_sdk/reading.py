@@ -242,6 +242,9 @@ FINISHED: Final = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"')
 NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
 
+BEGUN: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|data:|event:)")
+"""How an answer begins; anything else that cannot be read, for example a web page, was never one."""
+
 PENDING: Final = frozenset({"queued", "in_progress"})
 """What a job's answer says of itself while the provider still works on it."""
 
@@ -278,10 +281,11 @@ class Seen:
         response_id: The id under which the provider keeps the answer, if it does.
         ended: Whether the answer said that it was complete.
         pending: Whether the provider still works on it; its cost is known when it is retrieved.
+        damaged: Whether a part of it could not be read that may have told its token counts.
         size: Bytes of it so far.
     """
 
-    __slots__ = ("_counts", "_last", "ended", "granted", "pending", "response_id", "size", "told", "usage")
+    __slots__ = ("_counts", "_last", "damaged", "ended", "granted", "pending", "response_id", "size", "told", "usage")
 
     def __init__(self) -> None:
         """Start without counts."""
@@ -289,6 +293,7 @@ class Seen:
         self.response_id = ""
         self.ended = False
         self.pending = False
+        self.damaged = False
         self.size = 0
         self.told: TokenUsage | None = None
         self.granted: dict[str, str] = {}
@@ -349,7 +354,7 @@ def read_whole(wire: Wire, content: bytes) -> Seen:
         if told.pending:
             seen.response_id = str(told.id or told.request_id or "")
     except NO_ANSWER:
-        seen.usage = None  # the reservation is charged: no answer costs nothing
+        seen.usage, seen.damaged = None, BEGUN.match(content) is not None
     return seen
 
 
@@ -405,6 +410,7 @@ class StreamReader:
                 if ends:
                     self.seen.end()
             except NO_ANSWER:
-                return False  # no token counts: the reservation is charged
+                self.seen.damaged = True
+                return False
             return self._hide and told.usage is not None and not told.choices
         return False
