@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
@@ -147,6 +148,28 @@ def test_generator_functions_are_refused() -> None:
     for fn in (plain, waiting):
         with pytest.raises(ConfigurationError, match="generator function"):
             contained()(cast("Any", fn))
+
+
+def test_generators_that_another_decorator_hides_are_refused() -> None:
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    async def later() -> AsyncIterator[int]:
+        yield 1
+
+    def passed_on(fn: Callable[[], Any]) -> Callable[[], Any]:
+        return functools.wraps(fn)(lambda: fn())
+
+    for hidden in (
+        contextlib.contextmanager(numbers),
+        contextlib.asynccontextmanager(later),
+        passed_on(numbers),
+        passed_on(later),
+    ):
+        with pytest.raises(ConfigurationError, match="returned a generator"):
+            contained(store=None)(hidden)()
+    used_up = functools.wraps(numbers)(lambda: list(numbers()))
+    assert contained(store=None)(used_up)() == [1]
 
 
 def test_a_plain_function_that_makes_a_coroutine_is_refused() -> None:

@@ -473,6 +473,14 @@ def test_what_its_bytes_do_not_bound_needs_a_bound(ask: Ask, more: dict[str, Any
             ask(client, **more)
 
 
+def test_an_inner_bound_of_a_part_does_not_lower_the_one_around_it() -> None:
+    with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server) as client:
+        with pytest.raises(RunStoppedError), contained(max_total_tokens="50k", max_part_tokens="60k"):
+            with contained(max_part_tokens=10):
+                chat(client, messages=IMAGE, max_tokens=100)
+        assert server.requests == []
+
+
 def test_a_stored_answer_that_was_seen_bounds_what_goes_on_from_it() -> None:
     with FakeOpenAI(always(say("Good."))) as server, sync_client(responses, server) as client, contained() as ctx:
         first = responses(client)
