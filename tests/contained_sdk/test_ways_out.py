@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from watchkeeper.core.errors import RunStoppedError
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireRequest, WireServer, json_reply, say
 
@@ -35,6 +38,23 @@ async def test_the_proxy_of_the_environment_is_used_and_its_requests_are_counted
             assert response.json()["id"] == "x"
             assert ctx.usage.tokens == TokenUsage(3, 4)
         assert [request.path for request in proxy.requests] == [f"{NOBODY}/v1/chat/completions"]
+
+
+def test_credentials_that_a_proxy_repeats_are_replaced_in_the_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(request: WireRequest) -> WireReply:
+        return json_reply({"error": {"message": f"{request.headers['proxy-authorization']} is not known"}}, 407)
+
+    with WireServer(refuse) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.replace("//", "//someone:a-pass-word@"))
+        with contained_http_client() as http, contained(store=tmp_path / "runs.db"):
+            http.post(f"{NOBODY}/v1/chat/completions", json=BODY)
+    with RunStore(tmp_path / "runs.db", read_only=True) as store:
+        (run,) = store.runs()
+        told = repr([event.body for event in store.events(run.run_id)])
+    assert "is not known" in told
+    assert b64encode(b"someone:a-pass-word").decode() not in told
 
 
 @every_side

@@ -44,6 +44,7 @@ from watchkeeper.contained_sdk.exchange import (
 from watchkeeper.contained_sdk.jobs import origin_of
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.core.quantities import is_whole
+from watchkeeper.core.secrets import hold_url
 from watchkeeper.loop.models import DEFAULT_OUTPUT_CAP
 
 
@@ -193,6 +194,7 @@ def _client(kind: str, transport: Any, provider: str, output_cap: int, httpx: Mo
         sender, limits = getattr(module, f"{kind}HTTPTransport"), module.Limits(**CONNECTIONS)
         transport = sender(limits=limits)
         for pattern, proxy in environment_proxies(module).items():
+            hold_url(proxy)  # a proxy that refuses may repeat its credentials
             mounts[pattern] = None if proxy is None else contained(sender(proxy=proxy, limits=limits))
     client = getattr(module, f"{kind}Client")
     return client(transport=contained(transport), mounts=mounts, follow_redirects=True)
