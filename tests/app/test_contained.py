@@ -168,8 +168,9 @@ def test_generators_that_another_decorator_hides_are_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match="returned a generator"):
             contained(store=None)(hidden)()
-    used_up = functools.wraps(numbers)(lambda: list(numbers()))
-    assert contained(store=None)(used_up)() == [1]
+    for fn in (numbers, functools.partial(numbers)):
+        used_up = functools.update_wrapper(lambda: list(numbers()), fn)
+        assert contained(store=None)(used_up)() == [1]
 
 
 def test_a_plain_function_that_makes_a_coroutine_is_refused() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,10 @@ def moving_to(where: str, status: int) -> WireServer:
     return WireServer(lambda request: WireReply(status, {"location": where + request.path}, b"Over there."))
 
 
-def within(request: WireRequest) -> WireReply:
+def within(request: WireRequest, kind: str = "") -> WireReply:
     """Send everything of the old address to the new one."""
     if request.path.startswith("/old"):
-        return WireReply(307, {"location": request.path.removeprefix("/old")}, b"Over there.")
+        return WireReply(307, {"location": request.path.removeprefix("/old")}, b"Over there.", content_type=kind)
     if request.json().get("stream"):
         return WireReply(parts=[*events_of("one"), USAGE, b"data: [DONE]\n\n"], content_type=EVENT_STREAM)
     return json_reply(ANSWER)
@@ -159,8 +160,9 @@ def within(request: WireRequest) -> WireReply:
 
 @every_side
 @whole_or_streamed
-async def test_a_redirect_is_followed_and_costs_nothing_by_itself(side: Plain, stream: bool) -> None:
-    with WireServer(within) as server:
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/json"])
+async def test_a_redirect_is_followed_and_costs_nothing_by_itself(side: Plain, stream: bool, kind: str) -> None:
+    with WireServer(partial(within, kind=kind)) as server:
         async with side.using(side.chat_client(server)) as client:
             client.base_url = f"{server.url}/old/v1"
             async with side.using(contained(max_cost_usd=1, prices=PRICES)) as ctx:

@@ -295,7 +295,8 @@ class Contained:
 def is_generator_of(value: Any, fn: Any) -> bool:
     """Return whether a value is a generator of a function, or the context manager that contextlib makes of one."""
     body = getattr(value, "gen", value)
-    return fn.__code__ in (getattr(body, "gi_code", None), getattr(body, "ag_code", None))
+    code = getattr(body, "gi_code", None) or getattr(body, "ag_code", None)
+    return code is not None and code is getattr(fn, "__code__", None)
 
 
 def running_task() -> asyncio.Task[Any]:

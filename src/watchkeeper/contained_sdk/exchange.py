@@ -19,6 +19,7 @@ from typing import Any, Final
 from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY
 from watchkeeper.adapters.reply_bounds import MOST_EVENT_BYTES, MOST_STREAM_BYTES, MOST_WHOLE_BYTES, BodyBounds
 from watchkeeper.contained_sdk.calls import (
+    REDIRECTIONS,
     CallStopped,
     ContainedCall,
     as_answer,
@@ -426,13 +427,13 @@ class TaskStream(Streamed):
 
 
 def streams(response: Any, *, asked: bool = False) -> bool:
-    """Return whether a response is a stream of events, and no refusal.
+    """Return whether a response is a stream of events, and neither a refusal nor a redirect.
 
     Where a stream was asked for, some servers give it another type, or none.
     """
     kind: str = response.headers.get("content-type", "").lower()
     is_stream = kind.startswith(STREAMED) or not kind if asked else kind.startswith(EVENT_STREAM)
-    return bool(response.status_code < 400) and is_stream
+    return bool(response.status_code < REDIRECTIONS) and is_stream
 
 
 def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:

@@ -226,7 +226,7 @@ def weigh(content: Any) -> tuple[int, int]:
             plain = isinstance(source, dict) and cast("dict[str, Any]", source).get("type") in SIZED_SOURCES
             if UNSIZED.fullmatch(str(fields.get("type"))) and not plain:
                 size, parts = size + len(msgspec.json.encode(fields)), parts + 1
-            else:
+            elif fields.get("type") != "tool_use":  # its arguments are text to the model, whatever their fields say
                 left += fields.values()
         elif isinstance(part, list):
             left += cast("Sequence[Any]", part)
