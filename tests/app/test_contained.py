@@ -10,7 +10,7 @@ import contextvars
 import functools
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -151,10 +151,10 @@ def test_generator_functions_are_refused() -> None:
 
 
 def test_generators_that_another_decorator_hides_are_refused() -> None:
-    def numbers() -> Iterator[int]:
+    def numbers() -> Generator[int]:
         yield 1
 
-    async def later() -> AsyncIterator[int]:
+    async def later() -> AsyncGenerator[int]:
         yield 1
 
     def passed_on(fn: Callable[[], Any]) -> Callable[[], Any]:

@@ -281,7 +281,7 @@ async def test_an_answer_that_drips_is_not_read_on_when_its_call_is_over(
             await server.until(lambda: server.open_connections == 0)
 
 
-COUNTED = {"id": "c", "choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 9000}}
+COUNTED: dict[str, Any] = {"id": "c", "choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 9000}}
 
 
 @pytest.mark.parametrize(
