@@ -12,9 +12,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -500,42 +499,3 @@ def test_recorded_blocks_that_generators_hold_open_may_be_left_in_any_order(tmp_
     for generator in (first, second):
         assert next(generator, None) is None
     assert innermost_run() is None
-
-
-# --- files that another process holds locked --------------------------------------------------------------------------
-
-
-async def beside(work: Coroutine[Any, Any, object], path: Path) -> None:
-    """Begin some work while a file is held locked, and assert that the loop goes on meanwhile."""
-    began = time.monotonic()
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        task = asyncio.create_task(work)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not task.done()
-        assert time.monotonic() - began < 2.0
-    await task
-
-
-async def test_an_async_block_that_begins_while_its_store_is_locked_does_not_hold_up_the_loop(path: Path) -> None:
-    RunStore(path).close()
-    block = contained(store=path, name="locked")
-    await beside(block.__aenter__(), path)
-    await block.__aexit__(None, None, None)
-    assert [run.prompt for run in rows(path)] == ["locked"]
-
-
-async def test_an_async_block_that_ends_while_its_ledger_is_locked_does_not_hold_up_the_loop(path: Path) -> None:
-    block = contained(store=None, account="team", account_limit="$1/day", ledger=path)
-    gate = await block.__aenter__()
-    assert gate.call_tool(lambda: "done").value == "done"
-    await beside(block.__aexit__(None, None, None), path)
-
-
-async def test_a_block_that_is_entered_twice_while_its_store_is_opened_is_refused_once(path: Path) -> None:
-    block = contained(store=path)
-    entered = await asyncio.gather(block.__aenter__(), block.__aenter__(), return_exceptions=True)
-    assert [type(each) for each in entered if isinstance(each, Exception)] == [ConfigurationError]
-    await block.__aexit__(None, None, None)
-    assert len(rows(path)) == 1

@@ -25,7 +25,7 @@ from msgspec import structs
 from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
 from watchkeeper.app.options import OnStoreFailure, StoreLike
 from watchkeeper.app.recording import Recorder
-from watchkeeper.app.surroundings import open_store, open_store_beside_loop
+from watchkeeper.app.surroundings import open_store
 from watchkeeper.children.child import ChildFacts, innermost_run, inside_scope, record_end, record_start
 from watchkeeper.children.inside import Surrounding
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -81,33 +81,11 @@ class StoreTerms:
         store: Where to.
         on_failure: What follows a failure of the store.
         name: What the block is called; empty for the place of its code.
-        opened: Whether the store was opened for this block, which then closes it.
     """
 
     store: RunStore | StoreLike = DEFAULT
     on_failure: OnStoreFailure = "stop"
     name: str = ""
-    opened: bool = False
-
-    def are_those_around(self, around: Surrounding) -> bool:
-        """Return whether the record of a block goes where that of the run or block around it goes."""
-        unnamed = isinstance(self.store, str) and self.store == DEFAULT
-        return unnamed and around.scope is not None and around.scope.watch is not None
-
-    async def opened_beside_loop(self, around: Surrounding) -> StoreTerms:
-        """Open the store on a worker thread, because others may hold its file locked for seconds.
-
-        Raises:
-            StoreError: If it cannot be written.
-        """
-        if self.are_those_around(around) or isinstance(self.store, RunStore):
-            return self
-        return replace(self, store=await open_store_beside_loop(self.store), opened=True)
-
-    def close(self) -> None:
-        """Close the store, if it was opened for the block."""
-        if self.opened and isinstance(self.store, RunStore):
-            self.store.close()
 
 
 class OwnStore:
@@ -171,7 +149,8 @@ def open_record(
         StoreError: If the store cannot be written.
     """
     scope, clock = around.scope, context.clock
-    followed = scope.watch if scope is not None and terms.are_those_around(around) else None
+    unnamed = isinstance(terms.store, str) and terms.store == DEFAULT
+    followed = scope.watch if scope is not None and unnamed else None
     own = None if followed is not None else open_own_store(terms, clock)
     if own is None and followed is None:
         return None
@@ -215,7 +194,7 @@ def open_own_store(terms: StoreTerms, clock: Clock) -> OwnStore | None:
     store = open_store(terms.store)
     if store is None:
         return None
-    return OwnStore(store, shut=terms.opened or store is not terms.store, clock=clock, choice=terms.on_failure)
+    return OwnStore(store, shut=store is not terms.store, clock=clock, choice=terms.on_failure)
 
 
 class BlockRecord:

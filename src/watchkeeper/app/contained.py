@@ -41,7 +41,6 @@ from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger
 from watchkeeper.core.usage import ModelPrice, dearer
-from watchkeeper.core.workers import run_in_worker
 from watchkeeper.runtime.result import broken_off
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, SafetyEvent
@@ -268,14 +267,8 @@ class Contained:
     async def __aenter__(self) -> ExecutionContext:
         """Open a block that is interrupted at its deadline, and by an abort, wherever it waits."""
         self._check_unused()
-        task, terms = running_task(), self._terms
-        record = await terms.record.opened_beside_loop(surrounding(apart=terms.apart))
-        try:
-            self._check_unused()  # it may have been entered elsewhere meanwhile
-            self._block = Block(replace(terms, record=record), self._silence or Silence())
-        except BaseException:
-            await run_in_worker(record.close, must_run=True)
-            raise
+        task = running_task()
+        self._block = Block(self._terms, self._silence or Silence())
         self._block.watch(task)
         return self._block.context
 
@@ -442,9 +435,8 @@ class Block:
             await self._traffic.asettle(self.context, self.context.close)
         finally:
             self.context.close()
+            self._shut_ledger()
             written = self._record_end(ending)
-            if self._ledger is not None:  # others may hold its file locked for seconds
-                await run_in_worker(self._ledger.shutdown, must_run=True)
         if written is not None:
             ending = self._noted(ending, await asyncio.wrap_future(written))
         ending.conclude(self.context)

@@ -131,7 +131,7 @@ async def open_surroundings(
     parent = inside.scope
     followed = parent.watch if parent is not None and "store" not in options else None
     where = options.get("store", DEFAULT)
-    store = None if followed is not None else await open_store_beside_loop(where)
+    store = None if followed is not None else await _open_store_beside_loop(where)
     if store is not None:
         if store is not where:
             stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close, must_run=True)))
@@ -150,7 +150,7 @@ async def open_surroundings(
     return Surroundings(models, breakers_of(options, many=many), events, record, tuple(records), ledger, followed)
 
 
-async def open_store_beside_loop(where: RunStore | StoreLike) -> RunStore | None:
+async def _open_store_beside_loop(where: RunStore | StoreLike) -> RunStore | None:
     """Open the store on a worker thread: others may hold the file locked for seconds."""
     if where is None or isinstance(where, RunStore):
         return where
