@@ -7,10 +7,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 import logging
 import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -148,6 +149,29 @@ def test_generator_functions_are_refused() -> None:
     for fn in (plain, waiting):
         with pytest.raises(ConfigurationError, match="generator function"):
             contained()(cast("Any", fn))
+
+
+def test_generators_that_another_decorator_hides_are_refused() -> None:
+    def numbers() -> Generator[int]:
+        yield 1
+
+    async def later() -> AsyncGenerator[int]:
+        yield 1
+
+    def passed_on(fn: Callable[[], Any]) -> Callable[[], Any]:
+        return functools.wraps(fn)(lambda: fn())
+
+    for hidden in (
+        contextlib.contextmanager(numbers),
+        contextlib.asynccontextmanager(later),
+        passed_on(numbers),
+        passed_on(later),
+    ):
+        with pytest.raises(ConfigurationError, match="returned a generator"):
+            contained(store=None)(hidden)()
+    for fn in (numbers, functools.partial(numbers)):
+        used_up = functools.update_wrapper(lambda: list(numbers()), fn)
+        assert contained(store=None)(used_up)() == [1]
 
 
 def test_a_plain_function_that_makes_a_coroutine_is_refused() -> None:

@@ -107,6 +107,15 @@ def test_a_model_that_is_not_priced_by_tokens_has_no_price() -> None:
     assert listed_price("openai", "whisper-1") is None
 
 
+def test_parts_that_are_no_text_are_charged_at_the_dearest_rate_of_what_is_sent() -> None:
+    plain, image, sound = (
+        rates(listed_price("google", "gemini-2.5-flash", kinds=k)) for k in ("", ["image"], ["audio"])
+    )
+    assert image == plain  # it has no rate of its own
+    assert sound[1] == plain[1]
+    assert all(dear > 2 * cheap for dear, cheap in zip(sound[::2], plain[::2], strict=True))
+
+
 def test_without_the_list_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "genai_prices", None)
     assert price_of(model("openai", "gpt-5-mini")) is None

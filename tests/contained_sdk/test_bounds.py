@@ -11,8 +11,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import openai
 import pytest
+from openai import OpenAI
 
 from tests.contained_sdk.test_http import (
     CLAUDE,
@@ -246,3 +248,88 @@ def test_blocks_that_generators_hold_may_be_left_in_any_order() -> None:
             assert gate.usage.model_calls == 5
         chat(client)
         assert len(server.requests) == 6
+
+
+# --- answers that drip, and answers that cannot be read ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["deadline", "block"])
+async def test_an_answer_that_drips_is_not_read_on_when_its_call_is_over(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "SETTLE_SECONDS", 0.1)
+    reply = WireReply(parts=[b" "] * 100_000, pause=0.01)
+    async with WireServer(lambda request: reply) as server:
+        with OpenAI(api_key="k", base_url=server.url, http_client=contained_http_client(), max_retries=0) as client:
+
+            def plain() -> None:
+                with contained(timeout="200ms" if ends == "deadline" else None, store=None):
+                    asked = threading.Thread(target=contextvars.copy_context().run, args=(refused,))
+                    asked.start()
+                    if ends == "deadline":
+                        asked.join()
+                    else:
+                        asyncio.run_coroutine_threadsafe(server.until(lambda: bool(server.requests)), loop).result()
+                asked.join()
+
+            def refused() -> None:
+                with pytest.raises(CallStopped):
+                    chat(client)
+
+            loop = asyncio.get_running_loop()
+            await asyncio.to_thread(plain)
+            await server.until(lambda: server.open_connections == 0)
+
+
+COUNTED: dict[str, Any] = {"id": "c", "choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 9000}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        msgspec.json.encode(COUNTED)[:-1],
+        msgspec.json.encode(COUNTED) + b"\n{}",
+        b"\xef\xbb\xbf" + msgspec.json.encode(COUNTED)[:-1],
+        msgspec.json.encode({**COUNTED, "usage": {"prompt_tokens": "100", "completion_tokens": "9000"}}),
+        b"data: " + msgspec.json.encode(COUNTED),
+    ],
+    ids=["cut", "followed", "marked", "counts in words", "unasked stream"],
+)
+def test_an_answer_that_cannot_be_read_is_charged_what_was_reserved(body: bytes) -> None:
+    with WireServer(lambda request: WireReply(body=body)) as server, contained_http_client() as http:
+        with contained(max_cost_usd=1, prices=PRICES) as gate:
+            request = {"model": GPT, "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 9_500}
+            http.post(f"{server.url}/chat/completions", json=request)
+        assert gate.usage.tokens.output_tokens == 9_500
+
+
+@pytest.mark.parametrize("kind", ["Text/Event-Stream", "text/plain; charset=utf-8", "application/octet-stream"])
+@every_side
+async def test_a_stream_of_another_type_stays_one_and_is_counted(side: Plain, kind: str) -> None:
+    parts = [b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Hi."}}]}\n\n', b"data: [DONE]\n\n"]
+    told = b"data: " + msgspec.json.encode(COUNTED) + b"\n\n"
+    with WireServer(lambda request: WireReply(parts=[parts[0], told, parts[1]], content_type=kind)) as server:
+        async with side.using(side.chat_client(server)) as client, side.using(contained(prices=PRICES)) as gate:
+            (chunk,) = await side.all(await side.of(chat(client, stream=True)))
+            assert chunk.choices[0].delta.content == "Hi."
+            assert (gate.usage.tokens.input_tokens, gate.usage.tokens.output_tokens) == (100, 9000)
+        assert server.requests[0].json()["stream_options"] == {"include_usage": True}
+
+
+@every_side
+async def test_a_stream_of_another_type_arrives_before_it_is_complete(side: Plain) -> None:
+    part = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"Hi."}}]}\n\n'
+    with WireServer(lambda request: WireReply(parts=[part, part], content_type="text/plain", pause=30.0)) as server:
+        async with side.using(side.chat_client(server)) as client, side.using(contained(prices=PRICES)):
+            stream = await side.of(chat(client, stream=True))
+            assert (await side.first(stream)).choices[0].delta.content == "Hi."
+            await side.of(stream.close())
+
+
+def test_an_event_whose_counts_cannot_be_read_costs_what_was_reserved() -> None:
+    broken = b'data: {"choices":[],"usage":{"prompt_tokens":"many","completion_tokens":9000}}\n\n'
+    reply = WireReply(parts=[broken, b"data: [DONE]\n\n"], content_type=EVENT_STREAM)
+    with WireServer(lambda request: reply) as server, contained_http_client() as http:
+        with OpenAI(api_key="k", base_url=server.url, http_client=http) as client, contained(prices=PRICES) as gate:
+            list(chat(client, stream=True, max_tokens=9_500))
+        assert gate.usage.tokens.output_tokens == 9_500

@@ -446,7 +446,13 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
     ("ask", "more"),
     [
         (chat, {"messages": IMAGE}),
+        (chat, {"messages": [{"role": "user", "content": [{"type": "document_url", "document_url": "https://x/a"}]}]}),
+        (chat, {"messages": [{"role": "user", "content": [{"type": "input_video", "video_url": "https://x/a"}]}]}),
+        (chat, {"messages": [{"role": "assistant", "audio": {"id": "audio_1"}}]}),
         (chat, {"web_search_options": {}}),
+        (chat, {"extra_body": {"search_parameters": {"mode": "on"}}}),
+        (chat, {"extra_body": {"plugins": [{"id": "web"}]}}),
+        (responses, {"input": [{"id": "msg_1"}]}),
         (responses, {"previous_response_id": "resp_unseen"}),
         (responses, {"tools": [{"type": "web_search"}]}),
         (messages, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
@@ -467,11 +473,29 @@ def test_what_its_bytes_do_not_bound_needs_a_bound(ask: Ask, more: dict[str, Any
             ask(client, **more)
 
 
+def test_an_inner_bound_of_a_part_does_not_lower_the_one_around_it() -> None:
+    with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server) as client:
+        with pytest.raises(RunStoppedError), contained(max_total_tokens="50k", max_part_tokens="60k"):
+            with contained(max_part_tokens=10):
+                chat(client, messages=IMAGE, max_tokens=100)
+        assert server.requests == []
+
+
 def test_a_stored_answer_that_was_seen_bounds_what_goes_on_from_it() -> None:
     with FakeOpenAI(always(say("Good."))) as server, sync_client(responses, server) as client, contained() as ctx:
         first = responses(client)
         responses(client, previous_response_id=first.id)
         assert ctx.usage.model_calls == 2
+
+
+def test_reasoning_that_the_provider_keeps_counts_in_what_goes_on_from_it() -> None:
+    used = TokenUsage(10, 5000, reasoning_tokens=4990)
+    with FakeOpenAI(always(say("Good.", usage=used))) as server, sync_client(responses, server) as client:
+        with pytest.raises(RunStoppedError, match="9,000 tokens"), contained(max_total_tokens=9_000):
+            responses(client, input=HELLO, max_output_tokens=5000)
+            named: Any = {"type": "reasoning", "id": "rs_1", "summary": []}
+            responses(client, input=[*HELLO, named], max_output_tokens=100)
+        assert len(server.requests) == 1
 
 
 def test_text_in_a_document_is_bounded_by_its_bytes() -> None:

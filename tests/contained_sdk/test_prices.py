@@ -14,7 +14,7 @@ from tests.contained_sdk.test_http import HELLO, chat, sync_client
 from watchkeeper.app.contained import contained
 from watchkeeper.app.prices import listed_price
 from watchkeeper.contained_sdk.http import contained_http_client
-from watchkeeper.core.errors import RunStoppedError
+from watchkeeper.core.errors import RunStoppedError, UnpricedModelError
 from watchkeeper.core.usage import FREE, ModelPrice, TokenUsage
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireRequest, WireServer, json_reply, say
@@ -138,3 +138,24 @@ def test_a_ceiling_holds_whatever_tier_the_provider_chooses(tier: str | None) ->
                 body = {"model": GPT, "messages": HELLO, **wish}
                 http.post(f"{server.url}/v1/chat/completions", json=body)
         assert caught.value.result.usage.cost_nanos <= 20_000_000
+
+
+# --- input that is no text --------------------------------------------------------------------------------------------
+
+SOUND = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}]}]
+
+
+def test_sound_is_charged_at_the_rate_of_sound() -> None:
+    text, sound = (listed_price("openai", "gpt-audio", kinds=kinds) for kinds in ((), ("audio",)))
+    assert text is not None
+    assert sound is not None
+    assert sound.cost(USED) > 2 * text.cost(USED)
+    with FakeOpenAI(lambda number, body: say("Good.", usage=USED)) as server, sync_client(chat, server) as client:
+        with contained(max_cost_usd=1, max_part_tokens=1_000) as gate:
+            chat(client, model="gpt-audio", messages=SOUND, max_tokens=500)
+            assert gate.usage.cost_nanos == sound.cost(USED)
+            chat(client, model="gpt-audio", max_tokens=500)
+            assert gate.usage.cost_nanos == sound.cost(USED) + text.cost(USED)
+        with pytest.raises(UnpricedModelError, match="gpt-4o-audio-preview has no known price"):
+            with contained(max_cost_usd=1, max_part_tokens=1_000):
+                chat(client, model="gpt-4o-audio-preview", messages=SOUND)

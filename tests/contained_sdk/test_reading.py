@@ -127,3 +127,9 @@ def test_a_large_image_counts_as_one_part_and_not_by_its_bytes() -> None:
     body = msgspec.json.encode({"model": "m", "messages": [{"role": "user", "content": [result]}]})
     bound, unsized = SentRequest(MESSAGES, body, "").input_bound()
     assert (bound < 500, unsized) == (True, 1)
+
+
+def test_the_arguments_of_a_tool_are_text() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "find", "input": {"type": "file", "name": "a.txt"}}
+    body = msgspec.json.encode({"model": "m", "messages": [{"role": "assistant", "content": [call]}]})
+    assert SentRequest(MESSAGES, body, "").input_bound()[1] == 0

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from watchkeeper.core.secrets import REDACTED, redacted
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireRequest, WireServer, json_reply, say
 
@@ -36,6 +40,23 @@ async def test_the_proxy_of_the_environment_is_used_and_its_requests_are_counted
             assert response.json()["id"] == "x"
             assert ctx.usage.tokens == TokenUsage(3, 4)
         assert [request.path for request in proxy.requests] == [f"{NOBODY}/v1/chat/completions"]
+
+
+def test_credentials_that_a_proxy_repeats_are_replaced_in_the_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(request: WireRequest) -> WireReply:
+        return json_reply({"error": {"message": f"{request.headers['proxy-authorization']} is not known"}}, 407)
+
+    with WireServer(refuse) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.replace("//", "//someone:a-pass-word@"))
+        with contained_http_client() as http, contained(store=tmp_path / "runs.db"):
+            http.post(f"{NOBODY}/v1/chat/completions", json=BODY)
+    with RunStore(tmp_path / "runs.db", read_only=True) as store:
+        (run,) = store.runs()
+        told = repr([event.body for event in store.events(run.run_id)])
+    assert "is not known" in told
+    assert b64encode(b"someone:a-pass-word").decode() not in told
 
 
 @every_side
@@ -135,10 +156,10 @@ def moving_to(where: str, status: int) -> WireServer:
     return WireServer(lambda request: WireReply(status, {"location": where + request.path}, b"Over there."))
 
 
-def within(request: WireRequest) -> WireReply:
+def within(request: WireRequest, kind: str = "") -> WireReply:
     """Send everything of the old address to the new one."""
     if request.path.startswith("/old"):
-        return WireReply(307, {"location": request.path.removeprefix("/old")}, b"Over there.")
+        return WireReply(307, {"location": request.path.removeprefix("/old")}, b"Over there.", content_type=kind)
     if request.json().get("stream"):
         return WireReply(parts=[*events_of("one"), USAGE, b"data: [DONE]\n\n"], content_type=EVENT_STREAM)
     return json_reply(ANSWER)
@@ -146,8 +167,9 @@ def within(request: WireRequest) -> WireReply:
 
 @every_side
 @whole_or_streamed
-async def test_a_redirect_is_followed_and_costs_nothing_by_itself(side: Plain, stream: bool) -> None:
-    with WireServer(within) as server:
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/json"])
+async def test_a_redirect_is_followed_and_costs_nothing_by_itself(side: Plain, stream: bool, kind: str) -> None:
+    with WireServer(partial(within, kind=kind)) as server:
         async with side.using(side.chat_client(server)) as client:
             client.base_url = f"{server.url}/old/v1"
             async with side.using(contained(max_cost_usd=1, prices=PRICES)) as ctx:

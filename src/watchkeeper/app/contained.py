@@ -62,6 +62,7 @@ OWN: Final = (
 """The arguments of `contained` beside single ceilings."""
 
 DEFAULTS: Final = Limits()
+USE_WITH: Final = "use `with contained(...)` inside it instead"
 
 NO_CALL: Final = "no_call_seen"
 NOTHING_SEEN: Final = (
@@ -215,10 +216,13 @@ class Contained:
         """Contain each call of a function, sync or async.
 
         Raises:
-            ConfigurationError: For a generator function, whose body runs outside of its call.
+            ConfigurationError: For a generator function, whose body runs outside of its call; if a decorator hides it,
+                when it is called.
         """
-        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
-            raise ConfigurationError(f"{fn!r} is a generator function: use `with contained(...)` inside it instead")
+        inside = inspect.unwrap(fn)
+        is_wrapped = inspect.isgeneratorfunction(inside) or inspect.isasyncgenfunction(inside)
+        if is_wrapped and inside is fn:
+            raise ConfigurationError(f"{fn!r} is a generator function: {USE_WITH}")
         silence, terms = Silence(), self._terms.named_by(fn)
         if is_async(fn):
             waiting = cast("Callable[P, Any]", fn)
@@ -237,6 +241,8 @@ class Contained:
                 if inspect.iscoroutine(value):
                     value.close()
                     raise ConfigurationError(f"{fn!r} returned a coroutine: decorate the `async def` itself")
+                if is_wrapped and is_generator_of(value, inside):
+                    raise ConfigurationError(f"{fn!r} returned a generator: {USE_WITH}")
                 return value
 
         return contained_call
@@ -291,6 +297,13 @@ class Contained:
     def _check_unused(self) -> None:
         if self._block is not None:
             raise ConfigurationError("this contained(...) is open already: make another one for another block")
+
+
+def is_generator_of(value: Any, fn: Any) -> bool:
+    """Return whether a value is a generator of a function, or the context manager that contextlib makes of one."""
+    body = getattr(value, "gen", value)
+    code = getattr(body, "gi_code", None) or getattr(body, "ag_code", None)
+    return code is not None and code is getattr(fn, "__code__", None)
 
 
 def own_task() -> asyncio.Task[Any]:
@@ -392,7 +405,7 @@ class Block:
                 context=self.context,
                 price_of=price_of,
                 bounded=bounded or outer.bounded,
-                max_part_tokens=part or outer.max_part_tokens,
+                max_part_tokens=max(filter(None, (part, outer.max_part_tokens)), default=None),
                 uncounted=passes if outer.uncounted == "count" or passes == "refuse" else outer.uncounted,
                 fallback_model=fallback or outer.fallback_model,
             )
@@ -615,7 +628,7 @@ def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceO
             return own if above is None else dearer(own, above)
         if outer is not None:
             return above
-        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies}
+        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies, "kinds": sent.kinds}
         question = (provider, model, *sorted(sent.wishes.items()), *options.values())
         if question not in known:
             known[question] = listed_price(provider, model, sent.wishes, **options, clock=clock)

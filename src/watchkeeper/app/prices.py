@@ -8,10 +8,10 @@ several rates (by hour, for reasoning, for caches that live longer), the highest
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import UnpricedModelError
@@ -82,6 +82,7 @@ def listed_price(
     *,
     long_cache: bool = False,
     replies: bool = True,
+    kinds: Iterable[str] = (),
     clock: Clock = SYSTEM_CLOCK,
 ) -> ModelPrice | None:
     """Return the price that genai-prices lists, or None if it is not installed or does not know the model.
@@ -92,6 +93,8 @@ def listed_price(
         wishes: Fields of the request that may choose another price, such as ``service_tier``.
         long_cache: Whether caches are asked to live for an hour.
         replies: Whether it answers in tokens; embeddings do not, and have no price for them.
+        kinds: What it is given besides text ("audio", "image", "video"). Where such a part has a rate of its own, all
+            of the input is charged at the dearest rate.
         clock: Tells which of the prices are in force.
     """
     try:
@@ -110,17 +113,23 @@ def listed_price(
         listed = [info.get_prices(moment, dict(wishes or {})) for moment in moments]
     except LookupError:
         return None
-    different = {repr(each): each for each in listed}
-    return _dearest(_translated(cast("Any", each), long_cache, replies) for each in different.values())
+    different: dict[str, Any] = {repr(each): each for each in listed}
+    if "audio" in kinds and "audio" in name and any(each.input_audio_mtok is None for each in different.values()):
+        return None  # sound costs such a model many times what text costs, and the list does not say how much
+    return _dearest(_translated(each, long_cache, replies, kinds) for each in different.values())
 
 
-def _translated(listed: Any, long_cache: bool, replies: bool) -> ModelPrice | None:
+def _translated(listed: Any, long_cache: bool, replies: bool, kinds: Iterable[str]) -> ModelPrice | None:
     """Translate one list of prices per million tokens; None if the model is not priced by tokens."""
-    fresh, output = _rate(listed.input_mtok), _rate(listed.output_mtok)
+    fresh, output, cached = _rate(listed.input_mtok), _rate(listed.output_mtok), _rate(listed.cache_read_mtok)
     if not replies:
         output = output or Rate(0)
     if fresh is None or output is None:
         return None
+    for kind in kinds:
+        if (rate := _rate(getattr(listed, f"input_{kind}_mtok", None))) is not None:
+            fresh, read = dearer_rate(fresh, rate), _rate(getattr(listed, f"cache_{kind}_read_mtok", None))
+            cached = None if cached is None or read is None else dearer_rate(cached, read)
     thinking = _rate(listed.output_reasoning_mtok)
     kept = _rate(listed.cache_write_mtok)
     if long_cache:
@@ -129,7 +138,7 @@ def _translated(listed: Any, long_cache: bool, replies: bool) -> ModelPrice | No
     return ModelPrice(
         input=fresh,
         output=output if thinking is None else dearer_rate(output, thinking),
-        cached=_rate(listed.cache_read_mtok),
+        cached=cached,
         cache_write=kept,
         request=0 if per_thousand is None else _nanos(Decimal(per_thousand) / 1000),
         source="genai-prices",

@@ -83,7 +83,7 @@ class Counted:
     def __init__(self) -> None:
         """Start without counts."""
         self._stored: dict[str, int] = {}
-        self._conversations: tuple[tuple[SentRequest, int], ...] = ()
+        self._conversations: tuple[tuple[SentRequest, int, int], ...] = ()
 
     def learn(self, sent: SentRequest, seen: Seen) -> None:
         """Take in the count of an answer; one below an earlier count of the same conversation tells of a part of it."""
@@ -96,16 +96,19 @@ class Counted:
             while len(self._stored) >= KEPT_ANSWERS:
                 self._stored.pop(next(iter(self._stored)))
             self._stored[seen.response_id] = total
-        most = max((count for known, count in self._conversations if continues(sent, known)), default=0)
+        most = max((count for known, count, _ in self._conversations if continues(sent, known)), default=0)
         if sent.pieces and usage.input_tokens >= most:
             older = [known for known in self._conversations if not continues(sent, known[0])]
-            self._conversations = ((sent, usage.input_tokens), *older[: KEPT_CONVERSATIONS - 1])
+            # Where the provider keeps answers, the next request may only name the reasoning of this one.
+            hidden = usage.reasoning_tokens if sent.wire.stored else 0
+            self._conversations = ((sent, usage.input_tokens, hidden), *older[: KEPT_CONVERSATIONS - 1])
 
     def bound(self, sent: SentRequest) -> tuple[int, int]:
         """Return an upper bound of a call's input tokens but for its unsized parts, and how many of those it has."""
         known = [each for each in self._conversations if continues(sent, each[0])]
         if known:
-            longest, tokens = max(known, key=lambda each: len(each[0].pieces))
+            longest, counted, hidden = max(known, key=lambda each: len(each[0].pieces))
+            tokens = counted + hidden
             text, unsized = sent.input_bound(len(longest.pieces))
         else:
             (text, unsized), tokens = sent.input_bound(), 0
@@ -414,7 +417,7 @@ class ContainedCall:
             if self._model is None:
                 self.block.counted.learn(self.sent, seen)
             return self._charge_answer(seen.usage)
-        if error is None and seen.ended and not seen.pending:
+        if error is None and seen.ended and not (seen.pending or seen.damaged):
             return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self._worst_price)
         charge = at_least(charge_failure(error, worst, granted, self._worst_price), seen.told, self._worst_price)
         if seen.response_id and isinstance(ticket, InFlightCall):

@@ -25,6 +25,7 @@ from watchkeeper.adapters.reply_bounds import (
     encoding_of,
 )
 from watchkeeper.contained_sdk.calls import (
+    REDIRECTIONS,
     CallStopped,
     ContainedCall,
     as_answer,
@@ -151,11 +152,12 @@ class Exchange:
             response = yield ways.send(self._real, outgoing(request, self._call, ticket))
             try:
                 chunks = ways.chunks(response)
-                if self._call.streaming and streams(response):
+                if self._call.streaming and streams(response, asked=True):
                     return (yield from self.pass_on(response, chunks))
-                content = bytearray()
+                content, patience = bytearray(), Patience(ticket)
                 bounds = BodyBounds(MOST_WHOLE_BYTES, encoding_of(response))
                 while (chunk := (yield ways.next(chunks))) is not None:
+                    patience.check()
                     for piece in bounds.decoded(chunk):
                         content += piece
                 return as_answer(self._call, as_whole(request, response, bytes(content)))
@@ -170,6 +172,24 @@ class Exchange:
         raise NotImplementedError
 
 
+class Patience:
+    """How long an answer may go on to arrive after its call was ended: a moment, in which its cost may become known."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        """Begin to read the answer to a call."""
+        self._ticket = ticket
+        self._until: float | None = None
+
+    def check(self) -> None:
+        """Raise if it is over: a thread that reads what nobody wants any more ends."""
+        if self._ticket.cancellation.is_cancelled:
+            now = SYSTEM_CLOCK.monotonic()
+            if self._until is None:
+                self._until = now + SETTLE_SECONDS
+            elif now > self._until:
+                raise StreamDroppedError("the answer was still arriving when its call was over")
+
+
 def final(error: BaseException) -> BaseException:
     """Return the error that the caller gets.
 
@@ -177,16 +197,20 @@ def final(error: BaseException) -> BaseException:
     """
     if isinstance(error, UnpricedModelError):
         return unpriced(error)
+    if isinstance(error, StreamDroppedError):
+        return CallStopped(CLOSED_UNDER_WAY)
     return CallStopped(None, error) if isinstance(error, ConfigurationError) else error
 
 
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 EVENT_STREAM: Final = "text/event-stream"
+STREAMED: Final = (EVENT_STREAM, "text/plain", "application/octet-stream", "application/x-ndjson")
+"""Content types of what is read as a stream where one was asked for."""
 
 
 class StreamDroppedError(Exception):
-    """The caller closed the stream before its end."""
+    """The caller closed the stream before its end, or the call was over."""
 
 
 def taken(part: Any) -> Any:
@@ -407,10 +431,14 @@ class TaskStream(Streamed):
             call_in_loop(self._loop, task.cancel)
 
 
-def streams(response: Any) -> bool:
-    """Return whether a response is a stream of events, and no refusal."""
-    kind: str = response.headers.get("content-type", "")
-    return bool(response.status_code < 400) and kind.startswith(EVENT_STREAM)
+def streams(response: Any, *, asked: bool = False) -> bool:
+    """Return whether a response is a stream of events, and neither a refusal nor a redirect.
+
+    Where a stream was asked for, some servers give it another type, or none.
+    """
+    kind: str = response.headers.get("content-type", "").lower()
+    is_stream = kind.startswith(STREAMED) or not kind if asked else kind.startswith(EVENT_STREAM)
+    return bool(response.status_code < REDIRECTIONS) and is_stream
 
 
 def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:

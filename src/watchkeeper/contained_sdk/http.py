@@ -31,6 +31,7 @@ from watchkeeper.contained_sdk.exchange import (
     BLOCKING,
     Exchange,
     Steps,
+    StreamDroppedError,
     Streamed,
     TaskStream,
     ThreadStream,
@@ -109,7 +110,7 @@ class ContainedTransport:
         under_way = block.traffic.begin(block.context, ways.loop())
         try:
             return (yield from Exchange(ways, self._real, call, request).answer())
-        except (UnpricedModelError, ConfigurationError) as error:
+        except (UnpricedModelError, ConfigurationError, StreamDroppedError) as error:
             raise final(error) from None
         finally:
             block.traffic.end(under_way)
@@ -195,6 +196,7 @@ def _client(kind: str, transport: Any, provider: str, output_cap: int, httpx: Mo
         sender, limits = getattr(module, f"{kind}HTTPTransport"), module.Limits(**CONNECTIONS)
         transport = sender(limits=limits)
         for pattern, proxy in environment_proxies(module).items():
+            hold_url(proxy)  # a proxy that refuses may repeat its credentials
             mounts[pattern] = None if proxy is None else contained(sender(proxy=proxy, limits=limits))
     client = getattr(module, f"{kind}Client")
     return client(transport=contained(transport), mounts=mounts, follow_redirects=True)

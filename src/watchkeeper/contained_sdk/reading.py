@@ -35,13 +35,18 @@ NO_INPUT: Final = frozenset(
 """Fields that add nothing to the input."""
 
 UNSIZED: Final = re.compile(
-    "audio|computer_screenshot|container_upload|document|file|image|image_url|input_audio|input_file|input_image"
-    "|item_reference|video_url"
+    "(input_)?(audio|document|file|image|video)(_url)?|computer_screenshot|container_upload|item_reference"
 )
 """Types of parts whose size in bytes gives no bound on their tokens."""
 
+REFERENCE: Final = frozenset({"id", "type"})
+"""What an item of a conversation has at most that stands for a stored one; its type may be left out."""
+
+KINDS: Final = re.compile(rb'"type"\s*:\s*"(?:input_)?(audio|image|video)|"(audio)"\s*:\s*\{\s*"id"')
+"""Parts that are no text, and sound that the provider keeps."""
+
 SIZED_SOURCES: Final = frozenset({"text", "content"})
-AT_THE_PROVIDER: Final = ("web_search_options", "mcp_servers", "thread")
+AT_THE_PROVIDER: Final = ("web_search_options", "search_parameters", "plugins", "mcp_servers", "thread")
 OWN_TOOLS: Final = re.compile(r"(function|custom|local_shell|apply_patch|(computer|bash|text_editor|memory)(_.*)?)?$")
 """Types of tools that the caller runs; all others run at the provider and add to the input by themselves."""
 
@@ -92,6 +97,7 @@ class SentRequest:
         previous: The stored answer that it goes on from, if it does.
         wishes: Fields that may choose another price.
         long_cache: Whether it asks for caches that live for an hour.
+        kinds: What it sends besides text ("audio", "image", "video").
         audible: Whether it asks for spoken answers, which no list of prices by token covers.
         adds_usage: Whether the stream's token counts are there only because we ask for them.
     """
@@ -128,6 +134,7 @@ class SentRequest:
         self.least = int(thinking.get("budget_tokens") or 0) + 1 if wire.thinks_in_cap else 0
         self.wishes = {name: wish for name in PRICE_FIELDS if (wish := self._get(name, str)) is not None}
         self.long_cache = re.search(rb'"ttl"\s*:\s*"1h"', body) is not None
+        self.kinds = tuple(sorted({kind.decode() for found in KINDS.findall(body) for kind in found if kind}))
         self.audible = "audio" in fields
         self.previous: str | None = self._get("previous_response_id", str) if wire.stored else None
         self._options: dict[str, Any] = self._get("stream_options", dict) or {}
@@ -157,7 +164,10 @@ class SentRequest:
         """
         text, unsized = (FRAME_TOKENS if known else self._fixed_bytes), self._fixed_unsized
         for piece in self.pieces[known:]:
-            size, parts = weigh(msgspec.json.decode(piece))
+            message = msgspec.json.decode(piece)
+            size, parts = weigh(message)
+            if not parts and isinstance(message, dict):
+                parts = stands_for_more(cast("dict[str, Any]", message))
             text += len(piece) - size + FRAME_TOKENS
             unsized += parts
         return text, unsized
@@ -199,6 +209,11 @@ class SentRequest:
         return msgspec.json.decode(self._fields[name], type=type_ | None) if name in self._fields else None
 
 
+def stands_for_more(message: dict[str, Any]) -> bool:
+    """Return whether a message, or the sound in it, is only named, because the provider keeps it."""
+    return ("id" in message and message.keys() <= REFERENCE) or isinstance(message.get("audio"), dict)
+
+
 def weigh(content: Any) -> tuple[int, int]:
     """Return the number of bytes of the parts whose size gives no bound on their tokens, and the number of parts."""
     size = parts = 0
@@ -211,7 +226,7 @@ def weigh(content: Any) -> tuple[int, int]:
             plain = isinstance(source, dict) and cast("dict[str, Any]", source).get("type") in SIZED_SOURCES
             if UNSIZED.fullmatch(str(fields.get("type"))) and not plain:
                 size, parts = size + len(msgspec.json.encode(fields)), parts + 1
-            else:
+            elif fields.get("type") != "tool_use":  # its arguments are text to the model, whatever their fields say
                 left += fields.values()
         elif isinstance(part, list):
             left += cast("Sequence[Any]", part)
@@ -226,6 +241,9 @@ FINISHED: Final = re.compile(rb'"(?:finish|stop)_reason"\s*:\s*"')
 
 NO_ANSWER: Final = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
+
+BEGUN: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\{|data:|event:)")
+"""How an answer begins; anything else that cannot be read, for example a web page, was never one."""
 
 PENDING: Final = frozenset({"queued", "in_progress"})
 """What a job's answer says of itself while the provider still works on it."""
@@ -263,10 +281,11 @@ class Seen:
         response_id: The id under which the provider keeps the answer, if it does.
         ended: Whether the answer said that it was complete.
         pending: Whether the provider still works on it; its cost is known when it is retrieved.
+        damaged: Whether a part of it could not be read that may have told its token counts.
         size: Bytes of it so far.
     """
 
-    __slots__ = ("_counts", "_last", "ended", "granted", "pending", "response_id", "size", "told", "usage")
+    __slots__ = ("_counts", "_last", "damaged", "ended", "granted", "pending", "response_id", "size", "told", "usage")
 
     def __init__(self) -> None:
         """Start without counts."""
@@ -274,6 +293,7 @@ class Seen:
         self.response_id = ""
         self.ended = False
         self.pending = False
+        self.damaged = False
         self.size = 0
         self.told: TokenUsage | None = None
         self.granted: dict[str, str] = {}
@@ -334,7 +354,7 @@ def read_whole(wire: Wire, content: bytes) -> Seen:
         if told.pending:
             seen.response_id = str(told.id or told.request_id or "")
     except NO_ANSWER:
-        seen.usage = None  # the reservation is charged: no answer costs nothing
+        seen.usage, seen.damaged = None, BEGUN.match(content) is not None
     return seen
 
 
@@ -390,6 +410,7 @@ class StreamReader:
                 if ends:
                     self.seen.end()
             except NO_ANSWER:
-                return False  # no token counts: the reservation is charged
+                self.seen.damaged = True
+                return False
             return self._hide and told.usage is not None and not told.choices
         return False
