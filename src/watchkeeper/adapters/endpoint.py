@@ -28,7 +28,7 @@ from watchkeeper.containment.leaving import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript
 from watchkeeper.core.model import OutputSchema
-from watchkeeper.core.secrets import hold, hold_headers, hold_url, redacted, scrub
+from watchkeeper.core.secrets import conceal, hold, hold_headers, hold_url, redacted, scrub
 
 T = TypeVar("T")
 
@@ -48,13 +48,14 @@ class Endpoint:
         from watchkeeper.adapters.provider_errors import provider_error
 
         httpx = sdk_httpx(sdk)
-        hold_url(str(client.base_url))
+        self._base = str(client.base_url).rstrip("/")
+        for address in (str(client.base_url), self._base):
+            hold_url(address)
         hold_headers(getattr(client, "default_headers", None))
         hold_headers(getattr(client, "auth_headers", None))
         self._hold_key(client)
         self._provider_error = provider_error
         self.provider = provider
-        self._base = str(client.base_url).rstrip("/")
         self.url = self._base + "/"
         self._client = client
         self._options = dict(options or {})
@@ -122,7 +123,9 @@ class Endpoint:
     def _translate(self, error: Exception) -> ProviderError:
         hold_headers(_headers_sent(error))
         scrub(error)
-        return self._provider_error(error, provider=self.provider, url=self.url)
+        translated = self._provider_error(error, provider=self.provider, url=self.url)
+        conceal(error)
+        return translated
 
 
 def _headers_sent(error: Exception) -> Mapping[str, Any] | None:

@@ -520,8 +520,8 @@ def module_of(value: Any) -> Any:
 def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
     """Return the request to send for one admitted attempt, with the cap that was granted and no longer timeouts."""
     httpx = module_of(request)
-    hold_headers(request.headers)
-    hold_url(str(request.url))
+    hold_headers(request.headers, passing=True)
+    hold_url(str(request.url), passing=True)
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
     # The token counts of a stream are read while it passes; a whole answer is unpacked here, where its size is bounded.
