@@ -234,8 +234,9 @@ class ToolCalls:
                     await self._keep(attempt.context)
                 else:
                     attempt.context.commit()
-            except (SessionError, FilesystemError) as error:
-                said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
+            except Exception as error:  # files may be of any kind, and fail in any way
+                why = error if isinstance(error, SessionError | FilesystemError) else error_text(error)
+                said = f"{call.name} succeeded, but what it changed could not be kept: {why}"
                 attempt, text, images = failed(attempt, said)
         await self._drop(attempt)
         return self._record(call, attempt, text), images
