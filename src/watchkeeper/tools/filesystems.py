@@ -15,7 +15,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
-from weakref import WeakValueDictionary
 
 from watchkeeper.core.errors import FilesystemError
 from watchkeeper.core.type_tags import own_value
@@ -25,6 +24,7 @@ from watchkeeper.tools.filesystem import (
     Entry,
     EntryKind,
     Filesystem,
+    commit_lock,
     is_nameable,
     join,
     normal_path,
@@ -265,11 +265,6 @@ HAS_HANDLES: Final = {os.open, os.stat, os.mkdir, os.unlink, os.rmdir, os.rename
 """Whether names can be looked up relative to an open folder; Windows cannot do that."""
 
 
-_making_locks: Final = threading.Lock()
-_commit_locks: Final[WeakValueDictionary[Path, threading.RLock]] = WeakValueDictionary()
-"""By folder: the lock of commits to it, for all filesystems of this process that have this folder."""
-
-
 class Place(NamedTuple):
     """Where a file or folder is: its name, and the descriptor of the open folder in which the name is looked up.
 
@@ -308,8 +303,6 @@ class HostFilesystem(Filesystem):
             raise FilesystemError(f"there is no folder {os.fspath(root)!r}; make it first, or name another")
         self._rights: dict[str, os.stat_result] = {}
         self._parts = 0
-        with _making_locks:
-            self._commits = _commit_locks.setdefault(self._root, threading.RLock())
         self._identity = _identity(os.stat(self._root))
 
     @property
@@ -322,7 +315,7 @@ class HostFilesystem(Filesystem):
     @contextmanager
     def exclusive(self) -> Generator[None]:
         """Return a context in which no other thread uses this port, or commits through another port to this folder."""
-        with self._commits, self._lock:
+        with commit_lock(self._root), self._lock:
             yield
 
     def _kind(self, path: str) -> EntryKind | None:
@@ -407,6 +400,9 @@ class HostFilesystem(Filesystem):
             return "directory"
         # Timestamps of a disk are coarse, so writes through this port are counted as well.
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, self._writes.get(path, 0)
+
+    def _stamp(self, path: str) -> object:
+        return "nothing" if self._kind(path) is None else self._version(path)
 
     def _names(self, path: str) -> Iterable[str]:
         with self._found(path) as place, _listed(place) as entries:
