@@ -274,6 +274,21 @@ def test_no_operation_leaves_the_root(filesystem: Filesystem, operation: Any, pa
         operation(filesystem, path)
 
 
+@pytest.mark.parametrize("path", [Path("a/b"), b"a/b", 5, None])
+def test_a_path_that_is_no_text_is_refused(filesystem: Filesystem, path: Any) -> None:
+    with pytest.raises(FilesystemError, match=f"a path must be text, not {type(path).__name__}"):
+        filesystem.read_text(path)
+
+
+def test_a_number_is_no_content(filesystem: Filesystem) -> None:
+    """`bytes` makes as many zeros of it."""
+    number: Any = 10**12
+    with pytest.raises(TypeError):
+        filesystem.write_bytes("a", number)
+    filesystem.write_bytes("a", memoryview(b"abc"))
+    assert filesystem.read_text("a") == "abc"
+
+
 def test_messages_name_the_path_and_what_stands_there(filesystem: Filesystem) -> None:
     filesystem.write_text("folder/file", "x")
     cases: list[tuple[Callable[[], object], str]] = [

@@ -128,6 +128,8 @@ def normal_path(path: str) -> str:
         FilesystemError: If it is absolute, leads upwards, is too long or too deep, or contains a character that is not
             allowed in a path.
     """
+    if not isinstance(path, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise FilesystemError(f"a path must be text, not {type(path).__name__}: write {str(path)!r}")
     if not _is_short(path):
         raise FilesystemError(f"{path[:SHOWN_CHARS]!r}... is longer than {MAX_PATH_BYTES:,} bytes")
     if "\0" in path:
@@ -333,7 +335,7 @@ class Filesystem(ABC):
             if self._kind(place) == "directory":
                 raise FilesystemError(f"{place!r} is a folder, not a file")
             self._make_parents(place)
-            self._change(Entry(place, "file", bytes(data)))
+            self._change(Entry(place, "file", data if isinstance(data, bytes) else bytes(memoryview(data))))
 
     def write_text(self, path: str, text: str) -> None:
         """Write a file of UTF-8 text; missing parent folders are made.
