@@ -425,9 +425,12 @@ async def test_a_call_is_gone_before_what_it_sent_is_read() -> None:
     call = asyncio.ensure_future(process.read({"a": 1}, read_slowly))
     await asyncio.to_thread(reading.wait)
     call.cancel()
-    await asyncio.wait_for(process.gone(), 20)
-    assert call.cancelled()
+    gone = asyncio.ensure_future(process.gone())
+    await asyncio.wait((gone, call), timeout=20)
+    ended = gone.done()
     read.set()
+    await gone
+    assert (ended, call.cancelled()) == (True, True)
 
 
 async def test_a_call_that_never_began_is_gone() -> None:
