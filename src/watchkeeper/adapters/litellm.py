@@ -18,6 +18,7 @@ import msgspec
 from watchkeeper.adapters.endpoint import (
     quoted,
     check_base_url,
+    check_key,
     check_extra,
     check_remote,
     given,
@@ -84,6 +85,7 @@ class LiteLLMModel:
         with _without_price_download():
             sdk: Any = import_sdk("litellm", "LiteLLMModel", "litellm")
         hold(api_key)
+        check_key(name, api_key)
         hold_variables(os.environ)  # LiteLLM reads the one that it needs, and does not say which
         for address in (base_url, *urllib.request.getproxies().values()):
             hold_url(address)
