@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -282,10 +282,10 @@ def test_a_path_that_is_no_text_is_refused(filesystem: Filesystem, path: Any) ->
 
 def test_a_number_is_no_content(filesystem: Filesystem) -> None:
     """`bytes` makes as many zeros of it."""
-    number: Any = 10**12
+    number, content = cast("tuple[Any, Any]", (10**12, bytearray(b"abc")))
     with pytest.raises(TypeError):
         filesystem.write_bytes("a", number)
-    filesystem.write_bytes("a", memoryview(b"abc"))
+    filesystem.write_bytes("a", content)
     assert filesystem.read_text("a") == "abc"
 
 

@@ -331,11 +331,12 @@ class Filesystem(ABC):
             FilesystemError: If the path is a folder, or one of its parents is a file.
         """
         place = normal_path(path)
+        content = b"".join((data,))  # unlike bytes(data), it makes no zeros of a number
         with self._lock:
             if self._kind(place) == "directory":
                 raise FilesystemError(f"{place!r} is a folder, not a file")
             self._make_parents(place)
-            self._change(Entry(place, "file", data if isinstance(data, bytes) else bytes(memoryview(data))))
+            self._change(Entry(place, "file", content))
 
     def write_text(self, path: str, text: str) -> None:
         """Write a file of UTF-8 text; missing parent folders are made.
