@@ -217,8 +217,13 @@ def commit_lock(folder: Path) -> threading.RLock:
         return _commit_locks.setdefault(folder, threading.RLock())
 
 
+def outlives_forks(port: Filesystem) -> None:
+    """Let a port be used in forked processes too."""
+    _ports.add(port)
+
+
 def _renew_locks() -> None:
-    """Replace all locks in a forked process: threads that held them are not there to release them."""
+    """Replace the locks in a forked process: threads that held them are not there to release them."""
     _commit_locks.clear()
     for port in list(_ports):
         port._lock = threading.RLock()  # pyright: ignore[reportPrivateUsage]
@@ -237,7 +242,6 @@ class Filesystem(ABC):
         self._writes: dict[str, int] = {}
         self._left: dict[str, object] = {}  # by path: its stamp after it was last changed here
         self.journal = UndoJournal()
-        _ports.add(self)
 
     @property
     def host_folder(self) -> Path | None:

@@ -28,6 +28,7 @@ from watchkeeper.tools.filesystem import (
     is_nameable,
     join,
     normal_path,
+    outlives_forks,
     parents,
 )
 
@@ -304,6 +305,7 @@ class HostFilesystem(Filesystem):
         self._rights: dict[str, os.stat_result] = {}
         self._parts = 0
         self._identity = _identity(os.stat(self._root))
+        outlives_forks(self)
 
     @property
     def host_folder(self) -> Path:
@@ -402,7 +404,11 @@ class HostFilesystem(Filesystem):
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, self._writes.get(path, 0)
 
     def _stamp(self, path: str) -> object:
-        return "nothing" if self._kind(path) is None else self._version(path)
+        with _named(path), self._place(path) as place:
+            found = None if place is None else _look(place, path)
+        if found is None or stat.S_ISDIR(found.st_mode):
+            return "nothing" if found is None else "directory"
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _names(self, path: str) -> Iterable[str]:
         with self._found(path) as place, _listed(place) as entries:
@@ -645,6 +651,7 @@ class MemoryFilesystem(Filesystem):
     def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
         """Write the given files."""
         super().__init__()
+        outlives_forks(self)
         self._contents: dict[str, bytes | bytearray] = {}
         self._folders: dict[str, set[str]] = {ROOT: set()}
         for path, data in (files or {}).items():
