@@ -18,6 +18,7 @@ import pytest
 from tests.kit import agent
 from watchkeeper.accounting.limits import UNLIMITED
 from watchkeeper.adapters.anthropic import AnthropicModel
+from watchkeeper.adapters.endpoint import REMOTE
 from watchkeeper.adapters.litellm import LiteLLMModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
@@ -150,6 +151,7 @@ async def test_the_password_of_a_proxy_that_refuses_is_written_nowhere(
 ) -> None:
     """aiohttp names the proxy in its error, and encodes other characters of the address than urllib does."""
     word = uuid4().hex
+    monkeypatch.setattr(REMOTE, "allowed", True)  # nothing is sent further than to the proxy
     monkeypatch.setenv("https_proxy", f"http://ann:{quote(f'p@ss!{word}', safe='')}@{address}")
     monkeypatch.setenv("no_proxy", "")
     model = kind("openai/m" if kind is LiteLLMModel else "m", api_key="no-key", base_url="https://provider.invalid/v1")
