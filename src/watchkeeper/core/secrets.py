@@ -116,11 +116,8 @@ class Secrets:
     def _compiled(self) -> re.Pattern[str]:
         with self._lock:
             if self._pattern is None:
-                encodable = [text for text, each in self._held.items() if each.anchor is not None]
-                patterns = {
-                    **{text: re.escape(text) for text in self._texts},
-                    **dict(zip(encodable, map(_encoded, encodable), strict=True)),
-                }
+                patterns = {text: re.escape(text) for text in self._texts}
+                patterns |= {text: _encoded(text) for text, each in self._held.items() if each.anchor is not None}
                 self._pattern = re.compile("|".join(patterns[text] for text in sorted(patterns, key=len, reverse=True)))
             return self._pattern
 
