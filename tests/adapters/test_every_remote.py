@@ -631,6 +631,23 @@ def test_an_address_that_is_none_is_refused(remote: Remote, url: str) -> None:
         remote.model(url)
 
 
+@every_model
+@pytest.mark.parametrize("url", ["http://ann:p/ss-wordless@host/v1", "ann:p-ss-wordless@host/v1"])
+def test_the_password_of_an_address_that_is_none_is_not_quoted(remote: Remote, url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"'\[redacted\]@host/v1' is no address") as caught:
+        remote.model(url)
+    assert "wordless" not in str(caught.value)
+
+
+@every_model
+@pytest.mark.parametrize("letter", ["\n", "\N{NO-BREAK SPACE}", "é"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_quoted(remote: Remote, letter: str) -> None:
+    made = remote.model("http://localhost:1/v1")
+    with pytest.raises(ConfigurationError, match="its character 13 of 13 is a line break") as caught:
+        type(made)(made.name, api_key=f"sk-abcdefghi{letter}", base_url="http://localhost:1/v1")
+    assert "abcdefghi" not in str(caught.value)
+
+
 def test_nothing_heavy_is_imported_before_a_model_is_made() -> None:
     names = ("openai_chat", "openai_responses", "anthropic", "litellm")
     code = "import sys\n" + "".join(f"import watchkeeper.adapters.{name}\n" for name in names)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from tests.kit import agent
 from watchkeeper.accounting.limits import UNLIMITED
 from watchkeeper.adapters.anthropic import AnthropicModel
+from watchkeeper.adapters.endpoint import REMOTE
 from watchkeeper.adapters.litellm import LiteLLMModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
@@ -50,6 +52,10 @@ class Echo(BaseHTTPRequestHandler):
         else:
             error = {"message": said, "type": "authentication_error", "param": sent}
             self.answer(int(self.way), json.dumps({"type": "error", "error": error}))
+
+    def do_CONNECT(self) -> None:
+        """Refuse, as a proxy does whose password has changed."""
+        self.answer(407, "")
 
     def answer(self, status: int, body: str, *headers: tuple[str, str]) -> None:
         """Send an answer."""
@@ -137,6 +143,24 @@ async def test_a_key_that_comes_back_is_written_nowhere(
     data = json.dumps(result.as_data())
     for text in (result.stop.message, result.sentence(), told, data, caplog.text, written(tmp_path)):
         assert key not in text
+
+
+@pytest.mark.parametrize("kind", [OpenAIChatModel, LiteLLMModel])
+async def test_the_password_of_a_proxy_that_refuses_is_written_nowhere(
+    kind: Any, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiohttp names the proxy in its error, and encodes other characters of the address than urllib does."""
+    word = uuid4().hex
+    monkeypatch.setattr(REMOTE, "allowed", True)  # nothing is sent further than to the proxy
+    monkeypatch.setenv("https_proxy", f"http://ann:{quote(f'p@ss!{word}', safe='')}@{address}")
+    monkeypatch.setenv("no_proxy", "")
+    model = kind("openai/m" if kind is LiteLLMModel else "m", api_key="no-key", base_url="https://provider.invalid/v1")
+    result = await ended(model, tmp_path)
+    assert result.stop is not None
+    assert "407" in result.stop.message
+    told = "".join(traceback.format_exception(result.error))
+    for text in (result.stop.message, told, json.dumps(result.as_data()), written(tmp_path)):
+        assert word not in text
 
 
 async def test_a_key_that_the_model_repeats_is_not_stored(

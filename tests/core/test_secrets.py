@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import string
+import traceback
 from typing import Any
 
 import pytest
@@ -14,7 +15,18 @@ from hypothesis import strategies as st
 
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ProviderError, Stop
-from watchkeeper.core.secrets import HELD, MOST_HELD, REDACTED, Secrets, hold, hold_headers, hold_url, redacted, scrub
+from watchkeeper.core.secrets import (
+    HELD,
+    MOST_HELD,
+    REDACTED,
+    Secrets,
+    conceal,
+    hold,
+    hold_headers,
+    hold_url,
+    redacted,
+    scrub,
+)
 from watchkeeper.core.text import logger
 from watchkeeper.session.tagging import dump
 
@@ -60,6 +72,27 @@ def test_other_spellings_of_json_and_addresses_are_replaced(said: str) -> None:
     held = holding("sk-/proj/0123")
     assert held.redacted(f"You sent {said}.") == f"You sent {REDACTED}."
     assert "proj" not in held.redacted_json(json.dumps({"said": said}))
+
+
+@pytest.mark.parametrize("said", ["p%40s!s%3Aw0rd(1)", "p%40s%21s%3aw0rd%281%29", "p@s!s:w0rd%281)", "p@s!s:w0rd(1)"])
+def test_an_address_may_encode_any_part_of_a_credential(said: str) -> None:
+    """Each library encodes other characters: Python's urllib the exclamation mark, yarl and browsers do not."""
+    held = holding("p@s!s:w0rd(1)")
+    assert (
+        held.redacted(f"407, url='http://us!er:{said}@proxy:3128'") == f"407, url='http://us!er:{REDACTED}@proxy:3128'"
+    )
+    assert "w0rd" not in held.redacted_json(json.dumps({"said": said}))
+
+
+def test_credentials_of_single_requests_push_out_no_others() -> None:
+    held = holding(KEY)
+    for number in range(2 * MOST_HELD):
+        held.add(f"signature-{number:06}", passing=True)
+    assert held.redacted(f"{KEY} signature-000000") == f"{REDACTED} signature-000000"
+    held.add("signature-000511")  # it is used elsewhere too
+    for number in range(MOST_HELD):
+        held.add(f"another-{number:06}", passing=True)
+    assert held.redacted("signature-000511 signature-000510") == f"{REDACTED} signature-000510"
 
 
 def test_a_credential_that_changes_with_every_request_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +163,9 @@ def test_a_number_that_looks_like_a_credential_leaves_json_valid() -> None:
         ("https://host/v1?api_key=abcdefgh-3", "abcdefgh-3"),
         ("https://host/v1?key=abcdefgh-4&api-version=2024-10-21", "abcdefgh-4"),
         ("https://host/v1?sig=a%2Fb%2Fcdefgh", "a/b/cdefgh"),
+        ("https://host/v1?sig=a%2Bb/c%3D%3Defgh", "a%2Bb/c%3D%3Defgh"),
+        ("https://host/v1?sig=a+b/c==ijkl", "a+b/c==ijkl"),
+        ("ann:pass-word-5@proxy:3128", "pass-word-5"),
     ],
 )
 def test_credentials_in_addresses_are_held(url: str, said: str) -> None:
@@ -189,3 +225,31 @@ def test_an_error_and_its_causes_are_scrubbed() -> None:
     outer.body = deep  # type: ignore[attr-defined]
     scrub(outer)
     assert outer.body == REDACTED  # type: ignore[attr-defined]
+
+
+class Telling(Exception):
+    """An error whose text does not come from its arguments."""
+
+    def __str__(self) -> str:
+        return f"url='https://host/?key={KEY}'"
+
+
+def test_an_error_whose_text_cannot_be_changed_is_replaced_in_the_traceback() -> None:
+    hold(KEY)
+    try:
+        try:
+            try:
+                raise KeyError("the first")
+            except KeyError as first:
+                raise Telling from first
+        except Telling as telling:
+            raise ValueError(f"outer {KEY}") from telling
+    except ValueError as error:
+        outer = error
+    scrub(outer)
+    conceal(outer)
+    told = "".join(traceback.format_exception(outer))
+    assert KEY not in told
+    assert f"Telling: url='https://host/?key={REDACTED}'" in told
+    assert "KeyError: 'the first'" in told
+    assert "raise Telling" in told  # where it was raised is still shown

@@ -25,6 +25,7 @@ from watchkeeper.runtime.events import CompletionChecked, ModelReplied, NoticeAp
 from watchkeeper.runtime.result import transcript_of
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolContext, ToolInvoked
+from watchkeeper.tools.filesystem import Entry
 from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.tool import tool
 from watchkeeper.tools.values import ToolResult
@@ -199,6 +200,29 @@ async def test_a_change_that_cannot_be_kept_turns_a_success_into_a_failure() -> 
     assert outcomes(result) == [("claim", "ok"), ("claim", "crashed")]
     assert files.read_text("same.txt") == "call-1"
     assert "could not be kept" in said(model)
+
+
+async def test_files_of_any_kind_may_fail_in_any_way() -> None:
+    class Remote(MemoryFilesystem):
+        def _put(self, entry: Entry) -> None:
+            if entry.path == "second.txt":
+                raise ConnectionError("the server is gone")
+            super()._put(entry)
+
+    @tool
+    def write(*, context: ToolContext) -> str:
+        """Write two files."""
+        assert context.filesystem is not None
+        context.filesystem.write_text("first.txt", "new")
+        context.filesystem.write_text("second.txt", "new")
+        return "written"
+
+    files = Remote({"first.txt": "old"})
+    model = ScriptedModel([Call("write"), Say(Report(0))])
+    result = await play(agent(write), model, filesystem=files)
+    assert outcomes(result) == [("write", "crashed")]
+    assert files.read_text("first.txt") == "old"
+    assert "could not be kept: ConnectionError: the server is gone" in said(model)
 
 
 @pytest.mark.spec("FR-109")

@@ -110,6 +110,25 @@ async def test_the_tools_own_time_out_ends_the_process_before_the_model_is_asked
     assert dead == [True]
 
 
+async def test_a_blocked_loop_does_not_prolong_the_life_of_a_process(lives: Lives) -> None:
+    clock = TestClock()
+    ended: list[bool] = []
+
+    @tool(parallel_safe=True)
+    async def block() -> str:
+        """Hold up the loop until the process of the other call has ended."""
+        lives.begun()
+        clock.advance(5)
+        ended.append(lives.ends_within(20))
+        return "blocked"
+
+    waiting = isolated(functions.wait, timeout="4s", parallel_safe=True)
+    model = ScriptedModel([Calls((Call("work", {"fifo": lives.fifo}), Call("block"))), Say(Report(0))])
+    result = await play(agent(waiting, block), model, clock=clock)
+    assert ended == [True]
+    assert outcomes(result) == [("work", "timeout"), ("block", "ok")]
+
+
 async def test_a_retry_begins_only_when_the_attempt_before_it_is_dead(lives: Lives) -> None:
     clock = TestClock()
     model = ScriptedModel([Call("work", {"fifo": lives.fifo}), Say(Report(0))])

@@ -45,6 +45,11 @@ class Lives:
         except BlockingIOError:
             return False
 
+    def ends_within(self, seconds: float) -> bool:
+        """Return whether nobody holds the fifo open any more, at most so many seconds from now."""
+        self._let_go()
+        return bool(select.select([self._reading], [], [], seconds)[0]) and os.read(self._reading, 64) == b""
+
     def wait_for_the_end(self) -> None:
         """Wait until nobody holds the fifo open."""
         self._let_go()

@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -272,6 +272,21 @@ OPERATIONS: list[Callable[[Filesystem, str], object]] = [
 def test_no_operation_leaves_the_root(filesystem: Filesystem, operation: Any, path: str) -> None:
     with pytest.raises(FilesystemError):
         operation(filesystem, path)
+
+
+@pytest.mark.parametrize("path", [Path("a/b"), b"a/b", 5, None])
+def test_a_path_that_is_no_text_is_refused(filesystem: Filesystem, path: Any) -> None:
+    with pytest.raises(FilesystemError, match=f"a path must be text, not {type(path).__name__}"):
+        filesystem.read_text(path)
+
+
+def test_a_number_is_no_content(filesystem: Filesystem) -> None:
+    """`bytes` makes as many zeros of it."""
+    number, content = cast("tuple[Any, Any]", (10**12, bytearray(b"abc")))
+    with pytest.raises(TypeError):
+        filesystem.write_bytes("a", number)
+    filesystem.write_bytes("a", content)
+    assert filesystem.read_text("a") == "abc"
 
 
 def test_messages_name_the_path_and_what_stands_there(filesystem: Filesystem) -> None:

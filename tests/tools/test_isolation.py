@@ -410,6 +410,29 @@ async def test_many_calls_leave_no_descriptor_and_no_process(children: Callable[
     assert children() == set()
 
 
+async def test_a_call_is_gone_before_what_it_sent_is_read() -> None:
+    """Reading may take long; no side effect of the call can happen meanwhile."""
+    reading, read = threading.Event(), threading.Event()
+
+    def read_slowly(end: ProcessEnd) -> ProcessEnd:
+        reading.set()
+        read.wait()
+        return end
+
+    definition = isolated(functions.add).isolation
+    assert definition is not None
+    process = ProcessCall(definition)
+    call = asyncio.ensure_future(process.read({"a": 1}, read_slowly))
+    await asyncio.to_thread(reading.wait)
+    call.cancel()
+    gone = asyncio.ensure_future(process.gone())
+    await asyncio.wait((gone, call), timeout=20)
+    ended = gone.done()
+    read.set()
+    await gone
+    assert (ended, call.cancelled()) == (True, True)
+
+
 async def test_a_call_that_never_began_is_gone() -> None:
     await ProcessCall(cast("Any", isolated(functions.add).isolation)).gone()
 

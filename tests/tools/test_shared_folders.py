@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -83,6 +84,61 @@ def test_what_was_appended_is_taken_back_on_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(FilesystemError, match=f"^'b': {os.strerror(errno.ENOSPC)}$"):
         files.commit()
     assert [(tmp_path / name).read_text() for name in "ab"] == ["old", "old"]
+
+
+class Busy(HostFilesystem):
+    """Another program appends to each file of a commit, until the disk is full at the last one."""
+
+    def _put(self, entry: Entry) -> None:
+        if entry.path == "z":
+            for name in ("log", "made"):
+                with (self.root / name).open("a") as file:
+                    file.write("theirs\n")
+            raise FilesystemError(f"{entry.path!r}: {os.strerror(errno.ENOSPC)}")
+        super()._put(entry)
+
+
+def test_what_others_wrote_during_a_commit_is_not_undone_with_it(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("old\n")
+    (tmp_path / "whole").write_text("old\n")
+    files = OverlayFilesystem(Busy(tmp_path))
+    files.append_text("log", "mine\n")
+    for name in ("made", "whole", "z"):
+        files.write_text(name, "mine\n")
+    with pytest.raises(FilesystemError) as caught:
+        files.commit()
+    for name in ("log", "made"):
+        assert f"'{name}' was changed by somebody else meanwhile and stays as it is" in str(caught.value)
+        assert (tmp_path / name).read_text().endswith("theirs\n")
+    assert (tmp_path / "whole").read_text() == "old\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only POSIX systems can fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # this process has threads, which is the point
+def test_a_forked_process_waits_for_no_thread_that_it_does_not_have(tmp_path: Path) -> None:
+    files = HostFilesystem(tmp_path)
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with files.exclusive():
+            entered.set()
+            leave.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    entered.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # instead of waiting for ever
+        for port in (files, HostFilesystem(tmp_path)):
+            overlay = OverlayFilesystem(port)
+            overlay.append_text("a", "1")
+            overlay.commit()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    leave.set()
+    holder.join()
+    assert (status, (tmp_path / "a").read_text()) == (0, "11")
 
 
 @POSIX

@@ -28,7 +28,7 @@ from watchkeeper.containment.calls import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript
 from watchkeeper.core.model import OutputSchema
-from watchkeeper.core.secrets import hold, hold_headers, hold_url, redacted, scrub
+from watchkeeper.core.secrets import REDACTED, conceal, hold, hold_headers, hold_url, redacted, scrub
 
 T = TypeVar("T")
 
@@ -48,13 +48,15 @@ class Endpoint:
         from watchkeeper.adapters.provider_errors import provider_error
 
         httpx = sdk_httpx(sdk)
-        hold_url(str(client.base_url))
+        self._base = str(client.base_url).rstrip("/")
+        for address in (str(client.base_url), self._base):
+            hold_url(address)
         hold_headers(getattr(client, "default_headers", None))
         hold_headers(getattr(client, "auth_headers", None))
         self._hold_key(client)
+        check_key(provider, client.api_key)
         self._provider_error = provider_error
         self.provider = provider
-        self._base = str(client.base_url).rstrip("/")
         self.url = self._base + "/"
         self._client = client
         self._options = dict(options or {})
@@ -122,7 +124,9 @@ class Endpoint:
     def _translate(self, error: Exception) -> ProviderError:
         hold_headers(_headers_sent(error))
         scrub(error)
-        return self._provider_error(error, provider=self.provider, url=self.url)
+        translated = self._provider_error(error, provider=self.provider, url=self.url)
+        conceal(error)
+        return translated
 
 
 def _headers_sent(error: Exception) -> Mapping[str, Any] | None:
@@ -280,7 +284,24 @@ def check_base_url(base_url: str | None) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigurationError(f"base_url={base_url!r} is no address: write it like 'http://localhost:8080/v1'")
+        hold_url(base_url)
+        _, at, rest = base_url.rpartition("@")  # what stands before may be a password, and what is wrong
+        shown = redacted(f"{REDACTED}@{rest}" if at else base_url)
+        raise ConfigurationError(f"base_url={shown!r} is no address: write it like 'http://localhost:8080/v1'")
+
+
+def check_key(what: str, key: object) -> None:
+    """Refuse a key that no header can carry; the message does not quote it.
+
+    Raises:
+        ConfigurationError: If it holds a line break, an invisible or a foreign character, as a careless copy does.
+    """
+    if isinstance(key, str) and not (key.isascii() and key.isprintable()):
+        place = next(at for at, letter in enumerate(key, 1) if not (letter.isascii() and letter.isprintable()))
+        raise ConfigurationError(
+            f"the key of {what} cannot be sent: its character {place} of {len(key)} is a line break, invisible or "
+            "outside of ASCII; copy it again, or strip() what was read from a file"
+        )
 
 
 def import_sdk(name: str, what: str, extra: str) -> ModuleType:

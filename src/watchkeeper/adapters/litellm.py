@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import urllib.request
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ import msgspec
 from watchkeeper.adapters.endpoint import (
     quoted,
     check_base_url,
+    check_key,
     check_extra,
     check_remote,
     given,
@@ -39,7 +41,7 @@ from watchkeeper.adapters.wire import OnDelta
 from watchkeeper.containment.calls import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingKeyError, ProviderError
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.secrets import hold, hold_headers, hold_url, hold_variables, scrub
+from watchkeeper.core.secrets import conceal, hold, hold_headers, hold_url, hold_variables, scrub
 
 RESERVED: Final = CHAT.reserved | {"model", "num_retries", "max_retries"}
 NO_PRICE_DOWNLOAD: Final = "LITELLM_LOCAL_MODEL_COST_MAP"
@@ -83,8 +85,10 @@ class LiteLLMModel:
         with _without_price_download():
             sdk: Any = import_sdk("litellm", "LiteLLMModel", "litellm")
         hold(api_key)
+        check_key(name, api_key)
         hold_variables(os.environ)  # LiteLLM reads the one that it needs, and does not say which
-        hold_url(base_url)
+        for address in (base_url, *urllib.request.getproxies().values()):
+            hold_url(address)
         hold_headers(headers)
         self._litellm = sdk
         self._litellm.suppress_debug_info = True
@@ -154,7 +158,9 @@ class LiteLLMModel:
         except ProviderError:
             raise
         except Exception as error:
-            raise _translated(error, self.provider, self._base_url or f"LiteLLM's {self.provider}") from error
+            translated = _translated(error, self.provider, self._base_url or f"LiteLLM's {self.provider}")
+            conceal(error)
+            raise translated from error
 
     async def close(self) -> None:
         """Close LiteLLM's connections, which it shares among all its models."""

@@ -92,8 +92,8 @@ class ContainedTransport:
 
     def _contain(self, request: Any, ways: Ways, stream: type[Streamed], block: Containment) -> Steps:
         """Send a request of a block if the gate admits it."""
-        hold_headers(request.headers)  # before anything is said about it: a refusal names its address
-        hold_url(str(request.url))
+        hold_headers(request.headers, passing=True)  # before anything is said of it: a refusal names its address
+        hold_url(str(request.url), passing=True)
         try:
             address = address_of(request)
         except ConfigurationError as error:
@@ -196,7 +196,6 @@ def _client(kind: str, transport: Any, provider: str, output_cap: int, httpx: Mo
         sender, limits = getattr(module, f"{kind}HTTPTransport"), module.Limits(**CONNECTIONS)
         transport = sender(limits=limits)
         for pattern, proxy in environment_proxies(module).items():
-            hold_url(proxy)  # a proxy that refuses may repeat its credentials
             mounts[pattern] = None if proxy is None else contained(sender(proxy=proxy, limits=limits))
     client = getattr(module, f"{kind}Client")
     return client(transport=contained(transport), mounts=mounts, follow_redirects=True)
@@ -217,7 +216,7 @@ def environment_proxies(module: ModuleType) -> dict[str, str | None]:
     for scheme in ("http", "https", "all"):
         if address := named.get(scheme):
             proxies[f"{scheme}://"] = proxy = address if "://" in address else f"http://{address}"
-            hold_url(proxy)
+            hold_url(proxy)  # a proxy that refuses may repeat its credentials
     for pattern in filter(None, map(pattern_without_proxy, filter(None, exempt))):
         with suppress(module.InvalidURL):
             module.URL(pattern)

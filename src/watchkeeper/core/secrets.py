@@ -12,14 +12,15 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 REDACTED: Final = "[redacted]"
 LEAST: Final = 8
 """Characters of the shortest credential that is replaced."""
 
 MOST_HELD: Final = 256
-"""How many credentials are held; the oldest are forgotten, because renewed tokens would add up without end."""
+"""How many credentials are held; the oldest are forgotten, because renewed tokens would add up without end. Those that
+change with every request are counted apart, so that they do not push out a key that was held once."""
 
 PLACEHOLDERS: Final = frozenset(
     {"lm-studio", "not-needed", "not-required", "no-key-required", "placeholder", "anything"}
@@ -37,15 +38,32 @@ SECRET_VARIABLES: Final = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 """Ends of names of environment variables that hold credentials."""
 
 
+class _Held(NamedTuple):
+    """What is known of one credential.
+
+    Attributes:
+        forms: The texts in which it may appear.
+        in_json: The same inside JSON.
+        anchor: A part of it that percent-encoding leaves as it is; None if that would leave all of it.
+        passing: Whether it belongs to one request only.
+    """
+
+    forms: frozenset[str]
+    in_json: frozenset[str]
+    anchor: str | None
+    passing: bool
+
+
 class Secrets:
     """Credentials, and the texts in which each may appear; safe to use from several threads."""
 
-    __slots__ = ("_held", "_in_json", "_lock", "_pattern", "_texts")
+    __slots__ = ("_anchors", "_held", "_in_json", "_lock", "_pattern", "_texts")
 
     def __init__(self) -> None:
         """Hold nothing."""
         self._lock = threading.Lock()
-        self._held: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
+        self._held: dict[str, _Held] = {}
+        self._anchors: tuple[str, ...] = ()
         self._texts: tuple[str, ...] = ()
         self._in_json: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
@@ -59,33 +77,48 @@ class Secrets:
         """Return whether exactly this credential is held."""
         return text in self._held
 
-    def add(self, text: object) -> None:
-        """Register a credential; ignore values that are no text, too short or a known placeholder."""
-        if not isinstance(text, str) or text in self._held or len(text) < LEAST or text in PLACEHOLDERS:
+    def add(self, text: object, *, passing: bool = False) -> None:
+        """Register a credential; ignore values that are no text, too short or a known placeholder.
+
+        Args:
+            text: The credential.
+            passing: Whether it belongs to one request only.
+        """
+        if not isinstance(text, str) or len(text) < LEAST or text in PLACEHOLDERS:
+            return
+        known = self._held.get(text)
+        if known is not None and known.passing <= passing:
             return
         with self._lock:
-            forms = _forms(text)
-            held = {**self._held, text: (forms, frozenset(map(_in_json, forms)))}
-            while len(held) > MOST_HELD:
-                del held[next(iter(held))]
-            plain = frozenset[str]().union(*(forms for forms, _ in held.values()))
+            forms, anchor = _forms(text), _anchor(text)
+            held = {**self._held, text: _Held(forms, frozenset(map(_in_json, forms)), anchor, passing)}
+            alike = [other for other, each in held.items() if each.passing == passing]
+            for oldest in alike[:-MOST_HELD]:
+                del held[oldest]
+            plain = frozenset[str]().union(*(each.forms for each in held.values()))
             # The pattern is compiled when it is needed: that takes 100 ms, and signatures change with every request.
             self._pattern = None
-            self._in_json = tuple(frozenset[str]().union(*(in_json for _, in_json in held.values())))
+            self._in_json = tuple(frozenset[str]().union(*(each.in_json for each in held.values())))
+            self._anchors = tuple(each.anchor for each in held.values() if each.anchor is not None)
             self._texts, self._held = tuple(sorted(plain, key=len, reverse=True)), held
 
     def redacted(self, text: str) -> str:
         """Return a text without the credentials in it."""
         # A substring search per text is many times faster than the pattern, and almost never finds a credential.
-        for secret in self._texts:
-            if secret in text:
-                return self._compiled().sub(REDACTED, text)
-        return text
+        return self._compiled().sub(REDACTED, text) if self._may_show(text, self._texts) else text
+
+    def _may_show(self, text: str, forms: tuple[str, ...]) -> bool:
+        for form in forms:
+            if form in text:
+                return True
+        return bool(self._anchors) and "%" in text and any(anchor in text for anchor in self._anchors)
 
     def _compiled(self) -> re.Pattern[str]:
         with self._lock:
             if self._pattern is None:
-                self._pattern = re.compile("|".join(map(re.escape, self._texts)))
+                patterns = {text: re.escape(text) for text in self._texts}
+                patterns |= {text: _encoded(text) for text, each in self._held.items() if each.anchor is not None}
+                self._pattern = re.compile("|".join(patterns[text] for text in sorted(patterns, key=len, reverse=True)))
             return self._pattern
 
     def redacted_json(self, text: str) -> str:
@@ -93,7 +126,7 @@ class Secrets:
         if not self._texts:
             return text
         encoded = '"utf16"' in text or '"bytes"' in text
-        if not encoded and not any(secret in text for secret in self._in_json):
+        if not encoded and not self._may_show(text, self._in_json):
             return text
         import json  # here and below: nearly every process imports this module, and few need these
 
@@ -126,15 +159,32 @@ class Secrets:
 
 
 def _forms(secret: str) -> frozenset[str]:
-    """Return the forms in which a credential may appear in texts: plain, inside JSON, and inside a URL."""
+    """Return the forms in which a credential may appear in texts: plain, inside JSON, and with its spaces in a URL."""
     import json
-    import urllib.parse
 
     escaped = (_in_json(secret), json.dumps(secret)[1:-1])
     slashes = (form.replace("/", "\\/") for form in escaped)  # as PHP and others write them
-    quoted = (urllib.parse.quote(secret, safe=""), urllib.parse.quote_plus(secret))
-    small = (re.sub("%[0-9A-F]{2}", lambda digits: digits[0].lower(), form) for form in quoted)
-    return frozenset({secret, *escaped, *slashes, *quoted, *small})
+    return frozenset({secret, secret.replace(" ", "+"), *escaped, *slashes})
+
+
+_KEPT: Final = re.compile(r"[A-Za-z0-9._~-]+")
+"""Characters that percent-encoding leaves as they are."""
+
+
+def _anchor(secret: str) -> str | None:
+    """Return the longest part of a credential that percent-encoding leaves as it is; None if that is all of it."""
+    return None if _KEPT.fullmatch(secret) else max(_KEPT.findall(secret), key=len, default="")
+
+
+def _encoded(secret: str) -> str:
+    """Return a pattern of a credential in a URL: each library encodes other characters, and few encode all."""
+    return "".join(character if _KEPT.fullmatch(character) else _one_encoded(character) for character in secret)
+
+
+def _one_encoded(character: str) -> str:
+    digits = "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+    plus = "|[+]" if character == " " else ""
+    return f"(?:{re.escape(character)}|(?i:{digits}){plus})"
 
 
 def _in_json(text: str) -> str:
@@ -149,42 +199,53 @@ HELD: Final = Secrets()
 redacted = HELD.redacted
 
 
-def hold(*secrets: object) -> None:
+def hold(*secrets: object, passing: bool = False) -> None:
     """Register credentials; values that are no text are ignored."""
     for secret in secrets:
-        HELD.add(secret)
+        HELD.add(secret, passing=passing)
 
 
-def hold_url(url: object) -> None:
-    """Register the user info of a URL, and the values of parameters whose names match `SECRET_NAME`."""
+def hold_url(url: object, *, passing: bool = False) -> None:
+    """Register the user info of a URL, and the values of parameters whose names match `SECRET_NAME`.
+
+    Args:
+        url: An address, also one without a scheme; other values are ignored.
+        passing: Whether it belongs to one request only.
+    """
     if not isinstance(url, str) or ("@" not in url and "?" not in url):
         return
     import base64
     import urllib.parse
 
     try:
-        parts = urllib.parse.urlsplit(url)
+        parts = urllib.parse.urlsplit(url if "://" in url else f"//{url}")
         user, password = parts.username, parts.password
     except ValueError:
         return
     if user is not None:
         info = parts.netloc.rpartition("@")[0]
         plain = urllib.parse.unquote(info)
-        hold(info, plain, base64.b64encode(plain.encode()).decode())
+        hold(info, plain, base64.b64encode(plain.encode()).decode(), passing=passing)
         secret = user if password is None else password
-        hold(secret, urllib.parse.unquote(secret))
-    for name, value in urllib.parse.parse_qsl(parts.query):
-        if SECRET_NAME.search(name):
-            hold(value)
+        hold(secret, urllib.parse.unquote(secret), passing=passing)
+    for part in parts.query.split("&"):
+        name, _, value = part.partition("=")
+        if SECRET_NAME.search(urllib.parse.unquote_plus(name)):
+            hold(urllib.parse.unquote(value), urllib.parse.unquote_plus(value), passing=passing)
 
 
-def hold_headers(headers: Mapping[str, Any] | None) -> None:
-    """Register the credentials in headers: of ``Authorization``, what follows the scheme."""
+def hold_headers(headers: Mapping[str, Any] | None, *, passing: bool = False) -> None:
+    """Register the credentials in headers: of ``Authorization``, what follows the scheme.
+
+    Args:
+        headers: By name.
+        passing: Whether they belong to one request only.
+    """
     for name, value in (headers or {}).items():
         if not isinstance(value, str) or value in HELD or not SECRET_NAME.search(name):
             continue
         scheme, _, rest = value.partition(" ") if "authorization" in name.lower() else ("", "", value)
-        hold(rest.strip() or scheme)
+        hold(rest.strip() or scheme, passing=passing)
         if scheme.lower() == "basic":
             _hold_basic(rest.strip())
 
@@ -221,6 +282,35 @@ def scrub(error: BaseException | None) -> None:
             if isinstance(value, str | dict | list):
                 setattr(error, name, _scrubbed(value))
         error = error.__cause__ or error.__context__
+
+
+class RedactedError(Exception):
+    """Stands in a traceback for an error whose own text shows a credential and cannot be changed."""
+
+
+def conceal(error: BaseException) -> None:
+    """Replace the errors behind one whose texts show a credential although they were scrubbed.
+
+    Errors of aiohttp make their text of the request, with its address or that of the proxy.
+    """
+    import traceback
+
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        behind = error.__cause__ or error.__context__
+        if behind is None:
+            return
+        said = "".join(traceback.format_exception_only(behind)).strip()
+        if redacted(said) != said:
+            stand_in = RedactedError(redacted(said)).with_traceback(behind.__traceback__)
+            stand_in.__context__, stand_in.__cause__ = behind.__context__, behind.__cause__
+            stand_in.__suppress_context__ = behind.__suppress_context__
+            is_cause, behind = error.__cause__ is behind, stand_in
+            error.__context__ = stand_in
+            if is_cause:
+                error.__cause__ = stand_in
+        error = behind
 
 
 def _scrubbed(value: Any) -> Any:

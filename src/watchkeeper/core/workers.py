@@ -137,7 +137,7 @@ class Job(Generic[T]):
         try:
             self.value = context.run(fn)
         except StopIteration as error:  # a future cannot carry one
-            self.error = RuntimeError(f"{fn!r} raised StopIteration")
+            self.error = RuntimeError("it raised StopIteration")
             self.error.__cause__ = error
         except BaseException as error:
             self.error = error

@@ -9,9 +9,10 @@ so a tool that fails or exceeds its time leaves no changes. Calls run concurrent
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -42,22 +43,26 @@ from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
+from watchkeeper.tools.isolation import ProcessCall
 from watchkeeper.tools.values import MOST_RESULT_VALUES, ToolResult, image_parts
 from watchkeeper.tools.tool import Tool
 
 T = TypeVar("T")
 
-DEADLINE_MESSAGE = "deadline exceeded"
+DEADLINE_MESSAGE: Final = "deadline exceeded"
 """The text of a tool's result when the deadline was exceeded."""
 
-UNBOUNDED_IMAGE = (
+UNBOUNDED_IMAGE: Final = (
     "The image cannot be shown: the tool returned an image that has no token bound, but a ceiling on cost or tokens is"
     " in force; its code must say ImagePart(..., max_tokens=...)"
 )
 """The text of a tool's result that holds an image whose cost no ceiling could hold."""
 
-UNCHECKED_CHARS = 10_000
+UNCHECKED_CHARS: Final = 10_000
 """Arguments whose text is longer are counted before the call: the log has to keep them beside the result."""
+
+LOOP_SECONDS: Final = 0.1
+"""How long the loop may take to stop a process whose time is over, before that is done from another thread."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -170,7 +175,8 @@ class ToolCalls:
             context = self._context(call, tool, number, ticket)
             try:
                 if process is not None:
-                    return await process.call(params)
+                    with stopped_in_time(process, ticket, clock):
+                        return await process.call(params)
                 call_tool = tool.call if tool.is_async else in_time(tool.call, ticket, clock)
                 made = call_tool(params, context) if tool.is_async else await run_in_worker(call_tool, params, context)
                 return made if isinstance(made, ToolResult) else await made
@@ -234,8 +240,9 @@ class ToolCalls:
                     await self._keep(attempt.context)
                 else:
                     attempt.context.commit()
-            except (SessionError, FilesystemError) as error:
-                said = f"{call.name} succeeded, but what it changed could not be kept: {error}"
+            except Exception as error:  # files may be of any kind, and fail in any way
+                why = error if isinstance(error, SessionError | FilesystemError) else error_text(error)
+                said = f"{call.name} succeeded, but what it changed could not be kept: {why}"
                 attempt, text, images = failed(attempt, said)
         await self._drop(attempt)
         return self._record(call, attempt, text), images
@@ -291,6 +298,19 @@ class ToolCalls:
             )
         )
         return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success)
+
+
+@contextmanager
+def stopped_in_time(process: ProcessCall, ticket: Ticket, clock: Clock) -> Generator[None]:
+    """Stop a process when its time is over even if the loop, which does so first, is blocked by other code."""
+    if ticket.timeout is None:
+        yield
+        return
+    alarm = clock.alarm(clock.monotonic() + ticket.timeout + LOOP_SECONDS, process.stop)
+    try:
+        yield
+    finally:
+        alarm.cancel()
 
 
 def in_time(fn: Callable[..., T], ticket: Ticket, clock: Clock) -> Callable[..., T]:

@@ -8,6 +8,7 @@ primitives; this module has everything else, including locks, the journal and th
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import weakref
@@ -22,6 +23,7 @@ from typing import Final, Literal, NoReturn
 import msgspec
 
 from watchkeeper.core.errors import FilesystemError
+from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.type_tags import own_value
 
 EntryKind = Literal["file", "directory"]
@@ -68,6 +70,11 @@ class UndoJournal:
         """Start empty."""
         self._entries: list[Entry] = []
         self._snapshots: weakref.WeakSet[FilesystemSnapshot] = weakref.WeakSet()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether any snapshot exists."""
+        return bool(self._snapshots)
 
     def snapshot(self) -> FilesystemSnapshot:
         """Return a snapshot at the present position."""
@@ -122,6 +129,8 @@ def normal_path(path: str) -> str:
         FilesystemError: If it is absolute, leads upwards, is too long or too deep, or contains a character that is not
             allowed in a path.
     """
+    if not isinstance(path, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise FilesystemError(f"a path must be text, not {type(path).__name__}: write {str(path)!r}")
     if not _is_short(path):
         raise FilesystemError(f"{path[:SHOWN_CHARS]!r}... is longer than {MAX_PATH_BYTES:,} bytes")
     if "\0" in path:
@@ -198,6 +207,33 @@ class FileStat:
     size: int
 
 
+_making_locks: Final = ModuleLock()
+_commit_locks: Final[weakref.WeakValueDictionary[Path, threading.RLock]] = weakref.WeakValueDictionary()
+_ports: Final[weakref.WeakSet[Filesystem]] = weakref.WeakSet()
+
+
+def commit_lock(folder: Path) -> threading.RLock:
+    """Return the lock of commits to a folder, for all filesystems of this process that have it."""
+    with _making_locks:
+        return _commit_locks.setdefault(folder, threading.RLock())
+
+
+def outlives_forks(port: Filesystem) -> None:
+    """Let a port be used in forked processes too."""
+    _ports.add(port)
+
+
+def _renew_locks() -> None:
+    """Replace the locks in a forked process: threads that held them are not there to release them."""
+    _commit_locks.clear()
+    for port in list(_ports):
+        port._lock = threading.RLock()  # pyright: ignore[reportPrivateUsage]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
+
+
 class Filesystem(ABC):
     """Files below one root; safe under threads."""
 
@@ -205,6 +241,7 @@ class Filesystem(ABC):
         """Start with an empty journal."""
         self._lock = threading.RLock()
         self._writes: dict[str, int] = {}
+        self._left: dict[str, object] = {}  # by path: its stamp after it was last changed here
         self.journal = UndoJournal()
 
     @property
@@ -299,11 +336,12 @@ class Filesystem(ABC):
             FilesystemError: If the path is a folder, or one of its parents is a file.
         """
         place = normal_path(path)
+        content = b"".join((data,))  # unlike bytes(data), it makes no zeros of a number
         with self._lock:
             if self._kind(place) == "directory":
                 raise FilesystemError(f"{place!r} is a folder, not a file")
             self._make_parents(place)
-            self._change(Entry(place, "file", bytes(data)))
+            self._change(Entry(place, "file", content))
 
     def write_text(self, path: str, text: str) -> None:
         """Write a file of UTF-8 text; missing parent folders are made.
@@ -325,6 +363,7 @@ class Filesystem(ABC):
                 self.write_bytes(place, data)
                 return
             self.journal.note_growth(place, lambda: self._size(place))
+            self._left.pop(place, None)
             self._append(place, data)
             self._count_write(place)
 
@@ -369,7 +408,8 @@ class Filesystem(ABC):
         """Restore an earlier (or later) state; changes that were not made through this port stay.
 
         Raises:
-            FilesystemError: If the snapshot belongs to another filesystem, or something can no longer be restored.
+            FilesystemError: If the snapshot belongs to another filesystem, or something can no longer be restored, for
+                example a file that others changed after this port.
         """
         with self._lock:
             problems: list[str] = []
@@ -423,6 +463,10 @@ class Filesystem(ABC):
         """Return a token that changes when the file or folder at a path changes."""
         return self._writes.get(path, 0)
 
+    def _stamp(self, path: str) -> object:
+        """Return what tells whether others have changed a path; always None where there are no others."""
+        return None
+
     # shared
 
     def _expect(self, path: str, wanted: EntryKind) -> None:
@@ -460,17 +504,23 @@ class Filesystem(ABC):
     def _change(self, entry: Entry) -> None:
         """Write an entry to its path; first record the old entry in the journal, if a snapshot exists."""
         self.journal.note(lambda: self._stands_at(entry.path))
+        self._left.pop(entry.path, None)
         self._put(entry)
         self._count_write(entry.path)
 
     def _count_write(self, path: str) -> None:
         self._writes[path] = self._writes.get(path, 0) + 1
+        if self.journal.is_kept:
+            self._left[path] = self._stamp(path)
 
     def _stands_at(self, path: str) -> Entry:
         kind = self._kind(path)
         return Entry(path, kind, self._read(path) if kind == "file" else b"")
 
     def _put_back(self, before: Entry) -> None:
+        left = self._left.get(before.path)
+        if left is not None and left != self._stamp(before.path):
+            raise FilesystemError(f"{before.path!r} was changed by somebody else meanwhile and stays as it is")
         kind = self._kind(before.path)
         if before.size is not None:
             if kind != "file":

@@ -15,10 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
-from weakref import WeakValueDictionary
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.type_tags import own_value
 from watchkeeper.tools.filesystem import (
     ANY_FOLDERS,
@@ -26,9 +24,11 @@ from watchkeeper.tools.filesystem import (
     Entry,
     EntryKind,
     Filesystem,
+    commit_lock,
     is_nameable,
     join,
     normal_path,
+    outlives_forks,
     parents,
 )
 
@@ -266,11 +266,6 @@ HAS_HANDLES: Final = {os.open, os.stat, os.mkdir, os.unlink, os.rmdir, os.rename
 """Whether names can be looked up relative to an open folder; Windows cannot do that."""
 
 
-_making_locks: Final = ModuleLock()
-_commit_locks: Final[WeakValueDictionary[Path, threading.RLock]] = WeakValueDictionary()
-"""By folder: the lock of commits to it, for all filesystems of this process that have this folder."""
-
-
 class Place(NamedTuple):
     """Where a file or folder is: its name, and the descriptor of the open folder in which the name is looked up.
 
@@ -309,9 +304,8 @@ class HostFilesystem(Filesystem):
             raise FilesystemError(f"there is no folder {os.fspath(root)!r}; make it first, or name another")
         self._rights: dict[str, os.stat_result] = {}
         self._parts = 0
-        with _making_locks:
-            self._commits = _commit_locks.setdefault(self._root, threading.RLock())
         self._identity = _identity(os.stat(self._root))
+        outlives_forks(self)
 
     @property
     def host_folder(self) -> Path:
@@ -323,7 +317,7 @@ class HostFilesystem(Filesystem):
     @contextmanager
     def exclusive(self) -> Generator[None]:
         """Return a context in which no other thread uses this port, or commits through another port to this folder."""
-        with self._commits, self._lock:
+        with commit_lock(self._root), self._lock:
             yield
 
     def _kind(self, path: str) -> EntryKind | None:
@@ -408,6 +402,13 @@ class HostFilesystem(Filesystem):
             return "directory"
         # Timestamps of a disk are coarse, so writes through this port are counted as well.
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, self._writes.get(path, 0)
+
+    def _stamp(self, path: str) -> object:
+        with _named(path), self._place(path) as place:
+            found = None if place is None else _look(place, path)
+        if found is None or stat.S_ISDIR(found.st_mode):
+            return "nothing" if found is None else "directory"
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     def _names(self, path: str) -> Iterable[str]:
         with self._found(path) as place, _listed(place) as entries:
@@ -650,6 +651,7 @@ class MemoryFilesystem(Filesystem):
     def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
         """Write the given files."""
         super().__init__()
+        outlives_forks(self)
         self._contents: dict[str, bytes | bytearray] = {}
         self._folders: dict[str, set[str]] = {ROOT: set()}
         for path, data in (files or {}).items():

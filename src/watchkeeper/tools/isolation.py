@@ -78,6 +78,7 @@ class ProcessCall:
         self._isolation = isolation
         self._pipes: ProcessPipes | None = None
         self._over = asyncio.Event()
+        self._dead = asyncio.Event()  # set before what the process sent is read, which may take long
 
     async def call(self, params: Any) -> ToolResult[Any]:
         """Start the process and return what the function returned; once.
@@ -105,13 +106,16 @@ class ProcessCall:
             raise ToolProcessError(f"its arguments cannot be sent to its process: {error}") from error
         loop = asyncio.get_running_loop()
         self._pipes = ProcessPipes(order, self._isolation.kill_grace)
-        job: Job[T] = Job(partial(_run_and_read, self._pipes, reader), lambda _: call_in_loop(loop, self._over.set))
+        dead = partial(call_in_loop, loop, self._dead.set)
+        job: Job[T] = Job(
+            partial(_run_and_read, self._pipes, reader, dead), lambda _: call_in_loop(loop, self._over.set)
+        )
         WORKERS.run(job)
         try:
             await self._over.wait()
         except asyncio.CancelledError:
             if job.withdraw():  # no process was started, and none will be
-                self._over.set()
+                self._dead.set()
             self._pipes.end(TERMINATE)
             raise
         return job.result()
@@ -131,9 +135,9 @@ class ProcessCall:
             return
         self._pipes.end(TERMINATE)
         cancelled: asyncio.CancelledError | None = None
-        while not self._over.is_set():
+        while not self._dead.is_set():
             try:
-                await self._over.wait()
+                await self._dead.wait()
             except asyncio.CancelledError as error:
                 self._pipes.end(KILL)
                 cancelled = error
@@ -141,12 +145,14 @@ class ProcessCall:
             raise cancelled
 
 
-def _run_and_read(pipes: ProcessPipes, reader: Callable[[ProcessEnd], T]) -> T:
+def _run_and_read(pipes: ProcessPipes, reader: Callable[[ProcessEnd], T], dead: Callable[[], object]) -> T:
     """Run the process and read what it sent; on a worker thread, because both may take long."""
     try:
         ended = pipes.run()
     except OSError as error:
         raise ToolProcessError(f"its process could not be started: {error}") from error
+    finally:
+        dead()
     return reader(ended)
 
 
