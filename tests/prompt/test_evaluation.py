@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.accounting.budget import Budget
+from watchkeeper.accounting.budget import Budget, BudgetStatus
 from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptDefinitionError, PromptEvaluationError
 from watchkeeper.core.ids import root_run_context
@@ -21,6 +21,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.prompt.evaluation import (
     MAX_NESTED,
+    NestedAdapter,
     NestedExecutionConfig,
     NestedExecutionContext,
     PromptDeadlineAssigned,
@@ -31,9 +32,9 @@ from watchkeeper.prompt.evaluation import (
     nested_limits,
     refuse_tools,
 )
-from watchkeeper.prompt.observer import FeedbackContext
+from watchkeeper.prompt.observer import FeedbackContext, ObserverContext
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Snapshot
 from watchkeeper.session.tagging import dump, load
@@ -42,6 +43,7 @@ from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import tool
 
+LOOK = MarkdownSection(title="Task", key="task", template="Look.")
 NOW = TestClock().now()
 MIDDAY = datetime(2026, 5, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -204,6 +206,20 @@ class TestCreate:
         assert (nested.filesystem, nested.config, nested.purpose) == (view, config, "evaluation")
         own = context.create_nested_context(budget=Budget(max_total_tokens=9), max_duration="5s")
         assert (own.budget, own.deadline) == (Budget(max_total_tokens=9), at(5))
+
+    @pytest.mark.spec("NE-018")
+    def test_a_feedback_context_takes_by_position_what_the_specification_lists_and_in_that_order(self) -> None:
+        session = Session(clock=TestClock())
+        context_of_run = root_run_context(session.session_id)
+        prompt = Prompt(PromptTemplate[str](ns="n", key="k", sections=[LOOK])).render()
+        adapter = cast("NestedAdapter", object())
+        context = FeedbackContext(session, prompt, at(10), adapter, context_of_run, budget=BudgetStatus(turns_used=3))
+        assert (context.prompt, context.deadline, context.adapter) == (prompt, at(10), adapter)
+        assert (context.run_context, context.budget.turns_used) == (context_of_run, 3)
+        assert context.create_nested_context().parent_run_context == context_of_run
+        for kind, first in ((FeedbackContext, (None, None, None, None)), (ObserverContext, ())):
+            with pytest.raises(TypeError, match="positional"):
+                cast("Any", kind)(session, *first, BudgetStatus())
 
     @pytest.mark.spec("NE-019")
     def test_a_verdict_shares_what_the_run_has_left(self) -> None:
