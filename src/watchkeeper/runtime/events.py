@@ -566,3 +566,10 @@ DEFINED_ELSEWHERE: Final = (
     ToolInvoked,
 )
 """Event types of a run's log besides those above: a process that can read those can read the whole log."""
+
+
+RECORDED: Final = frozenset(
+    {each for each in globals().values() if isinstance(each, type) and each.__module__ == __name__}
+    | {Assessment, Feedback, *DEFINED_ELSEWHERE}
+)
+"""The types whose slices say how one run went: a child begins without them, but with what its parent's code keeps."""
