@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import logging
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from watchkeeper.accounting.budget import Budget
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
+from watchkeeper.app.contained import contained
 from watchkeeper.app.options import ManyOptions, RunOptions, TaskOptions
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.core.clock import TestClock
@@ -30,6 +32,10 @@ from watchkeeper.runtime.events import ModelReplied, RunEnded, RunStarted, TextD
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.subagents.dispatch import SubagentSettings
+from watchkeeper.subagents.payloads import DispatchSubagent, PromptRegistry
+from watchkeeper.subagents.section import PromptSubagentToolsSection
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.resources import ResourceBinding, Resources, Scope
 from watchkeeper.tools.tool import tool
@@ -98,6 +104,39 @@ def test_runs_are_stored_where_asked_and_in_the_users_folder_by_default(tmp_path
     default = RunStore()
     assert default.find(str(other.run_id)).ended_at is not None
     default.close()
+
+
+def test_the_store_has_the_limits_of_runs_items_children_and_blocks_as_values(tmp_path: Path) -> None:
+    given = Limits(deadline="30m", max_cost_usd="1.50", max_turns=7, account="team", account_limit="$20/day")
+    own = Limits(deadline="1m", max_total_tokens=5_000, landing=None)
+    section = PromptSubagentToolsSection(
+        PromptRegistry(HELLO),
+        model=ScriptedModel(["hello"], name="c"),
+        settings={"tests/hello": SubagentSettings(limits=own)},
+    )
+    boss = PromptTemplate(ns="tests", key="boss", sections=[*HELLO.sections, section])
+    task = DispatchSubagent("ad_hoc", "tests", "hello", "Say it.")
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    with RunStore(tmp_path / "runs.db") as store:
+        result = run(
+            boss, model=ScriptedModel([Call("dispatch_subagent", task), "x"]), limits=given, store=store, ledger=ledger
+        )
+        many = run_many(HELLO, [()], model=ScriptedModel(["hello"]), limits=Limits(max_total_tokens=9_000), store=store)
+        with contained(max_cost_usd=2, store=store) as block:
+            pass
+
+        def limits_of(tag: str, run_id: object) -> Any:
+            (found,) = [event.load() for event in store.events(str(run_id)) if event.tag == tag]
+            assert found.limit_values.describe() == found.limits
+            return found.limit_values
+
+        assert limits_of("run_started", result.run_id) == result.limits == given
+        child = limits_of("child_started", result.run_id)
+        assert (child.deadline, child.max_total_tokens, child.landing) == (timedelta(minutes=1), 5_000, None)
+        assert limits_of("run_started", store.children(str(result.run_id))[0].run_id) == child
+        assert limits_of("many_started", many.run_id) == many.limits
+        assert limits_of("run_started", many.results[0].run_id) == many.results[0].limits
+        assert limits_of("run_started", block.metadata.chain_id).max_cost_usd == 2
 
 
 def test_an_open_store_may_be_handed_in_and_stays_open(tmp_path: Path) -> None:

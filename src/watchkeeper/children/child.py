@@ -392,6 +392,7 @@ def record_start(parent: RunScope, child: RunScope, about: ChildFacts) -> None:
             limits=limits,
             call_id=about.call_id,
             started_at=child.clock.now(),
+            limit_values=child.gate.limits,
         )
     )
     if is_logged(logging.INFO):
