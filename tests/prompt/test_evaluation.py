@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, cast
 from uuid import UUID
@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.session.test_session_views import WRITES, Note
 from watchkeeper.accounting.budget import Budget, BudgetStatus
 from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock
-from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptDefinitionError, PromptEvaluationError
+from watchkeeper.core.errors import (
+    ConfigurationError,
+    LimitsError,
+    PromptDefinitionError,
+    PromptEvaluationError,
+    SessionError,
+)
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.core.messages import ImagePart, SystemMessage, TextPart, UserMessage
 from watchkeeper.core.type_tags import tag_of
@@ -35,7 +42,7 @@ from watchkeeper.prompt.evaluation import (
 from watchkeeper.prompt.observer import FeedbackContext, ObserverContext
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.session.session import Session
+from watchkeeper.session.session import Session, SessionView
 from watchkeeper.session.slices import Snapshot
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.filesystem import Filesystem
@@ -133,6 +140,21 @@ class TestContext:
         assert (context.parent_session, context.parent_run_context, context.deadline) == (session, above, at(9))
         assert context.filesystem is view
         assert NestedExecutionContext(session).filesystem is None
+
+    @pytest.mark.spec("NE-005")
+    @pytest.mark.parametrize("write", WRITES)
+    def test_nothing_can_be_written_through_its_parent_session(self, write: str) -> None:
+        session = Session()
+        session.dispatch(Note("yours"))
+        below = session.child()
+        context = NestedExecutionContext(session)
+        assert isinstance(replace(context).parent_session, SessionView)
+        with pytest.raises(SessionError, match="nothing can be written to it"):
+            WRITES[write](context.parent_session)
+        with pytest.raises(SessionError, match="closed by whoever started it"):
+            context.parent_session.close()
+        assert (list(context.parent_session[Note].all()), len(session.log)) == ([Note("yours")], 1)
+        assert len(below.log) == 0
 
     @pytest.mark.spec("NE-001")
     def test_what_is_overridden_cannot_be_changed_afterwards(self) -> None:
