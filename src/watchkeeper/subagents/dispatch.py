@@ -91,7 +91,7 @@ CEILINGS: Final[frozenset[StopReason]] = frozenset(
 )
 """Ceilings of which the children of one call may have got a part only."""
 
-LASTING: Final[frozenset[StopReason]] = CEILINGS | {"turn_limit_exceeded", "context_full", "refused"}
+LASTING: Final[frozenset[StopReason]] = CEILINGS.union(("turn_limit_exceeded", "context_full", "refused"))
 """What the same task would meet again."""
 
 PASSING: Final[frozenset[StopReason]] = frozenset({"provider_rate_limit", "retry_budget_exceeded", "circuit_open"})
