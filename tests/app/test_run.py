@@ -7,8 +7,9 @@ import dataclasses
 import inspect
 import logging
 import threading
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -16,20 +17,27 @@ from watchkeeper.accounting.budget import Budget
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
+from watchkeeper.app.contained import contained
 from watchkeeper.app.options import ManyOptions, RunOptions, TaskOptions
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, PromptDefinitionError, StoreError, UnknownModelError
 from watchkeeper.core.messages import SystemMessage
+from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.loop.run import Adapter
 from watchkeeper.observers.resources import ResourceObserver
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ModelReplied, RunEnded, RunStarted, TextDelta
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.subagents.dispatch import SubagentSettings
+from watchkeeper.subagents.payloads import DispatchSubagent, DispatchSubagents, PromptRegistry
+from watchkeeper.subagents.section import PromptSubagentToolsSection
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.resources import ResourceBinding, Resources, Scope
 from watchkeeper.tools.tool import tool
@@ -98,6 +106,39 @@ def test_runs_are_stored_where_asked_and_in_the_users_folder_by_default(tmp_path
     default = RunStore()
     assert default.find(str(other.run_id)).ended_at is not None
     default.close()
+
+
+def test_the_store_has_the_limits_of_runs_items_children_and_blocks_as_values(tmp_path: Path) -> None:
+    given = Limits(deadline="30m", max_cost_usd="1.50", max_turns=7, account="team", account_limit="$20/day")
+    own = Limits(deadline="1m", max_total_tokens=5_000, landing=None)
+    section = PromptSubagentToolsSection(
+        PromptRegistry(HELLO),
+        model=ScriptedModel(["hello"], name="c"),
+        settings={"tests/hello": SubagentSettings(limits=own)},
+    )
+    boss = PromptTemplate(ns="tests", key="boss", sections=[*HELLO.sections, section])
+    task = DispatchSubagent("ad_hoc", "tests", "hello", "Say it.")
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    with RunStore(tmp_path / "runs.db") as store:
+        result = run(
+            boss, model=ScriptedModel([Call("dispatch_subagent", task), "x"]), limits=given, store=store, ledger=ledger
+        )
+        many = run_many(HELLO, [()], model=ScriptedModel(["hello"]), limits=Limits(max_total_tokens=9_000), store=store)
+        with contained(max_cost_usd=2, store=store) as block:
+            pass
+
+        def limits_of(tag: str, run_id: object) -> Any:
+            (found,) = [event.load() for event in store.events(str(run_id)) if event.tag == tag]
+            assert found.limit_values.describe() == found.limits
+            return found.limit_values
+
+        assert limits_of("run_started", result.run_id) == result.limits == given
+        child = limits_of("child_started", result.run_id)
+        assert (child.deadline, child.max_total_tokens, child.landing) == (timedelta(minutes=1), 5_000, None)
+        assert limits_of("run_started", store.children(str(result.run_id))[0].run_id) == child
+        assert limits_of("many_started", many.run_id) == many.limits
+        assert limits_of("run_started", many.results[0].run_id) == many.results[0].limits
+        assert limits_of("run_started", block.metadata.chain_id).max_cost_usd == 2
 
 
 def test_an_open_store_may_be_handed_in_and_stays_open(tmp_path: Path) -> None:
@@ -315,3 +356,84 @@ def test_an_agent_runs_over_many_tasks() -> None:
 def test_an_agent_whose_output_has_no_schema_is_refused_when_it_is_made() -> None:
     with pytest.raises(ConfigurationError):
         Agent(ScriptedModel([]), "x", threading.Lock)  # pyright: ignore[reportArgumentType]
+
+
+# --- cancelled from outside -------------------------------------------------------------------------------------------
+
+SWALLOWED = ("returned", "raised")
+DOORS = ("arun", "agent", "many", "evaluate", "subagent", "subagents", "model")
+
+
+@pytest.mark.parametrize("swallowed", SWALLOWED)
+@pytest.mark.parametrize("door", DOORS)
+async def test_work_that_swallows_a_cancellation_does_not_make_an_ordinary_result_of_it(
+    door: str, swallowed: str
+) -> None:
+    waiting = asyncio.Event()
+
+    async def wait() -> str:
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if swallowed == "raised":
+                raise ValueError("broken off") from None
+        return "kept on"
+
+    @tool
+    async def stubborn() -> str:
+        """Wait for ever."""
+        return await wait()
+
+    class Stubborn(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            await wait()
+            return await super().turn(request)
+
+    section = MarkdownSection(title="T", key="t", template="Wait.", tools=() if door == "model" else (stubborn,))
+    prompt, model = PromptTemplate[str](ns="t", key="p", sections=[section]), ScriptedModel([Call("stubborn"), "done"])
+    if door.startswith("subagent"):
+        task = DispatchSubagent("ad_hoc", "t", "p", "Wait.")
+        call = Call(f"dispatch_{door}", task if door == "subagent" else DispatchSubagents((task, task)))
+        registry = PromptRegistry(prompt)
+        dispatch = PromptSubagentToolsSection(registry, model=ScriptedModel([Call("stubborn"), "done"] * 2, name="c"))
+        prompt, model = (
+            PromptTemplate(ns="t", key="boss", sections=[*HELLO.sections, dispatch]),
+            ScriptedModel([call, "x"]),
+        )
+    session, work = Session(), cast("Any", None)
+    if door == "agent":
+        work = Agent(model, "Wait.", tools=(stubborn,)).arun("Go.", session=session, store=None)
+    elif door == "many":
+        work = arun_many(prompt, [()], model=model, store=None)
+    elif door == "evaluate":
+        work = Adapter(model).evaluate_async(Prompt(prompt), session=session)
+    else:
+        work = arun(prompt, model=Stubborn(["x"]) if door == "model" else model, session=session, store=None)
+    running = asyncio.ensure_future(work)
+    await waiting.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    if door != "many":
+        assert [end.stop.reason for end in session[RunEnded].all() if end.stop] == ["aborted"]
+
+
+async def test_a_tool_that_takes_a_cancellation_back_goes_on() -> None:
+    waiting = asyncio.Event()
+
+    @tool
+    async def handled() -> str:
+        """Wait, and end the wait on purpose."""
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            running.uncancel()
+        return "went on"
+
+    agent = Agent(ScriptedModel([Call("handled"), "done"]), "Wait.", tools=(handled,))
+    running = asyncio.ensure_future(agent.arun("Go.", store=None))
+    await waiting.wait()
+    running.cancel()
+    assert (await running).output == "done"

@@ -60,6 +60,13 @@ from watchkeeper.tools.tool import tool
 BARE = Limits(deadline=None, max_total_tokens=None, max_retries=None, max_turns=None, landing=None)
 
 
+@dataclass(frozen=True)
+class Note:
+    """What a user's own code keeps."""
+
+    text: str
+
+
 def task(prompt: Prompt[Any] | None = None, limits: Limits = BARE, **details: Any) -> ChildTask[Any]:
     return ChildTask(prompt or question(), details.pop("kind", "evaluation"), limits, **details)
 
@@ -133,30 +140,32 @@ async def test_a_child_starts_with_the_state_that_it_is_given_and_derives_more()
     seen: list[Any] = []
 
     def hydrate(session: Session) -> None:
-        seen.append(session[Feedback].latest())
-        session[Feedback].append(Feedback("two", "derived"))
+        seen.append(session[Note].latest())
+        session[Note].append(Note("two"))
 
     async def act(context: TaskCompletionContext) -> Any:
-        context.session[Feedback].append(Feedback("one", "from the parent"))
+        context.session[Note].append(Note("one"))
         snapshot = context.session.snapshot()
         return await children(context).start(task(snapshot=snapshot, hydrate=hydrate))
 
     result, checker = await inside(act, [ANSWER, "Fine."])
     child = checker.said[0].result.session
-    assert seen == [Feedback("one", "from the parent")]
-    assert [said.source for said in child[Feedback].all()] == ["one", "two"]
-    assert [said.source for said in result.session[Feedback].all()] == ["one"]
+    assert seen == [Note("one")]
+    assert [note.text for note in child[Note].all()] == ["one", "two"]
+    assert [note.text for note in result.session[Note].all()] == ["one"]
     assert isinstance(child.log[0].event, StateInherited)
 
 
 async def test_a_child_with_its_parents_state_does_not_take_its_parents_deeds_for_its_own() -> None:
     async def act(context: TaskCompletionContext) -> ChildRun[Any]:
         context.session.dispatch(AdviceAcknowledged("watcher", "acknowledge", 3, 1))
+        context.session[Feedback].append(Feedback("watcher", "from the parent"))
         return await children(context).start(task(snapshot=context.session.snapshot()))
 
     result, checker = await inside(act, [ANSWER, "Fine."])
-    assert len(result.session[AdviceAcknowledged].all()) == 1
+    assert (len(result.session[AdviceAcknowledged].all()), len(result.session[Feedback].all())) == (1, 1)
     assert checker.said[0].result.session[AdviceAcknowledged].all() == ()
+    assert checker.said[0].result.session[Feedback].all() == ()
 
 
 async def test_a_child_without_a_snapshot_starts_empty() -> None:

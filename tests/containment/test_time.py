@@ -319,6 +319,28 @@ async def test_cancelling_the_caller_settles_the_call_and_is_raised(clock: TestC
     assert gate.stop is None
 
 
+@pytest.mark.parametrize("error", [None, ValueError("broken off")])
+async def test_cancelling_the_caller_is_raised_even_if_the_work_swallows_it(
+    clock: TestClock, error: Exception | None
+) -> None:
+    gate = gate_with(clock, deadline="1h")
+
+    async def stubborn(ticket: Ticket) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if error is not None:
+                raise error from None
+        return "kept on"
+
+    task = await started(gate.acall(TOOL, stubborn, charged(0.3)))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (node,) = gate.get_snapshot().nodes
+    assert (node.status, node.cost_usd, gate.stop) == ("aborted", 0.3, None)
+
+
 async def test_a_cancellation_from_outside_wins_over_a_time_out_at_the_same_moment(clock: TestClock) -> None:
     gate = gate_with(clock, deadline="10s")
     task = await started(gate.acall(TOOL, Held()))

@@ -19,7 +19,6 @@ from uuid import UUID
 
 import msgspec
 
-from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
 from watchkeeper.prompt.advice import Assessment
@@ -116,7 +115,7 @@ def replay(trace: Trace, detector: Detector, turn: int = 1) -> Iterator[tuple[in
         turn: How many calls the agent makes at a time.
     """
     session, trajectory = Session(), Trajectory()
-    context = ObserverContext(session, BudgetStatus(), trajectory, task=trace.task)
+    context = ObserverContext(session, trajectory=trajectory, task=trace.task)
     for number, call in enumerate(trace.calls, 1):
         event = event_of(call, number)
         session.dispatch(event)
@@ -132,7 +131,7 @@ def replay(trace: Trace, detector: Detector, turn: int = 1) -> Iterator[tuple[in
 def ask(detector: Detector, calls: Sequence[TracedCall], task: str = "") -> Assessment | None:
     """Return what a detector says after the last of these calls, if after every other it was asked, too."""
     session, trajectory = Session(), Trajectory()
-    context = ObserverContext(session, BudgetStatus(), trajectory, task=task)
+    context = ObserverContext(session, trajectory=trajectory, task=task)
     for number, call in enumerate(calls, 1):
         session.dispatch(event := event_of(call, number))
         trajectory.add(event)

@@ -26,7 +26,7 @@ def asked(elapsed: float = 600.0, calls: int = 20, **budget: Any) -> tuple[bool,
     """Return whether it wants to look, and what it says."""
     session = Session()
     status = BudgetStatus(elapsed_seconds=elapsed, tool_calls_used=calls, **budget)
-    context = ObserverContext(session, status)
+    context = ObserverContext(session, budget=status)
     return PACE.should_run(session, context=context), PACE.observe(session, context=context)
 
 
@@ -149,7 +149,7 @@ def test_it_cites_the_calls_that_the_rate_is_of_which_are_those_of_this_run(
     for number in range(earlier + 1, earlier + calls + 1):
         session.dispatch(invoked(number, begun + timedelta(seconds=600 / calls * (number - earlier))))
     status = BudgetStatus(elapsed_seconds=600.0, tool_calls_used=20, max_tool_calls=40)
-    assessment = PACE.observe(session, context=ObserverContext(session, status, now=now))
+    assessment = PACE.observe(session, context=ObserverContext(session, budget=status, now=now))
     assert assessment is not None
     evidence = (assessment.observations[0].evidence or "").splitlines()
     assert [line[: len(expected)] for line, expected in zip(evidence, lines, strict=True)] == lines

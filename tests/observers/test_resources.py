@@ -65,7 +65,7 @@ You have 2 minutes remaining before the deadline. You have used 48,500 of
 def observed(observer: ResourceObserver = RESOURCES, **budget: Any) -> Assessment:
     """Return what it says of a budget."""
     session = Session()
-    context = ObserverContext(session, BudgetStatus(**budget))
+    context = ObserverContext(session, budget=BudgetStatus(**budget))
     assert observer.should_run(session, context=context)
     return observer.observe(session, context=context)
 

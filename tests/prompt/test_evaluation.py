@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, cast
 from uuid import UUID
@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.accounting.budget import Budget
+from tests.session.test_session_views import WRITES, Note
+from watchkeeper.accounting.budget import Budget, BudgetStatus
 from watchkeeper.core.clock import SYSTEM_CLOCK, Deadline, TestClock
-from watchkeeper.core.errors import ConfigurationError, LimitsError, PromptDefinitionError, PromptEvaluationError
+from watchkeeper.core.errors import (
+    ConfigurationError,
+    LimitsError,
+    PromptDefinitionError,
+    PromptEvaluationError,
+    SessionError,
+)
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.core.messages import ImagePart, SystemMessage, TextPart, UserMessage
 from watchkeeper.core.type_tags import tag_of
@@ -21,6 +28,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.prompt.evaluation import (
     MAX_NESTED,
+    NestedAdapter,
     NestedExecutionConfig,
     NestedExecutionContext,
     PromptDeadlineAssigned,
@@ -31,10 +39,10 @@ from watchkeeper.prompt.evaluation import (
     nested_limits,
     refuse_tools,
 )
-from watchkeeper.prompt.observer import FeedbackContext
+from watchkeeper.prompt.observer import FeedbackContext, ObserverContext
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.session.session import Session
+from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.session.session import Session, SessionView
 from watchkeeper.session.slices import Snapshot
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.tools.filesystem import Filesystem
@@ -42,6 +50,7 @@ from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import tool
 
+LOOK = MarkdownSection(title="Task", key="task", template="Look.")
 NOW = TestClock().now()
 MIDDAY = datetime(2026, 5, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -132,6 +141,21 @@ class TestContext:
         assert context.filesystem is view
         assert NestedExecutionContext(session).filesystem is None
 
+    @pytest.mark.spec("NE-005")
+    @pytest.mark.parametrize("write", WRITES)
+    def test_nothing_can_be_written_through_its_parent_session(self, write: str) -> None:
+        session = Session()
+        session.dispatch(Note("yours"))
+        below = session.child()
+        context = NestedExecutionContext(session)
+        assert isinstance(replace(context).parent_session, SessionView)
+        with pytest.raises(SessionError, match="nothing can be written to it"):
+            WRITES[write](context.parent_session)
+        with pytest.raises(SessionError, match="closed by whoever started it"):
+            context.parent_session.close()
+        assert (list(context.parent_session[Note].all()), len(session.log)) == ([Note("yours")], 1)
+        assert len(below.log) == 0
+
     @pytest.mark.spec("NE-001")
     def test_what_is_overridden_cannot_be_changed_afterwards(self) -> None:
         given: dict[Any, Any] = {int: 1}
@@ -204,6 +228,20 @@ class TestCreate:
         assert (nested.filesystem, nested.config, nested.purpose) == (view, config, "evaluation")
         own = context.create_nested_context(budget=Budget(max_total_tokens=9), max_duration="5s")
         assert (own.budget, own.deadline) == (Budget(max_total_tokens=9), at(5))
+
+    @pytest.mark.spec("NE-018")
+    def test_a_feedback_context_takes_by_position_what_the_specification_lists_and_in_that_order(self) -> None:
+        session = Session(clock=TestClock())
+        context_of_run = root_run_context(session.session_id)
+        prompt = Prompt(PromptTemplate[str](ns="n", key="k", sections=[LOOK])).render()
+        adapter = cast("NestedAdapter", object())
+        context = FeedbackContext(session, prompt, at(10), adapter, context_of_run, budget=BudgetStatus(turns_used=3))
+        assert (context.prompt, context.deadline, context.adapter) == (prompt, at(10), adapter)
+        assert (context.run_context, context.budget.turns_used) == (context_of_run, 3)
+        assert context.create_nested_context().parent_run_context == context_of_run
+        for kind, first in ((FeedbackContext, (None, None, None, None)), (ObserverContext, ())):
+            with pytest.raises(TypeError, match="positional"):
+                cast("Any", kind)(session, *first, BudgetStatus())
 
     @pytest.mark.spec("NE-019")
     def test_a_verdict_shares_what_the_run_has_left(self) -> None:

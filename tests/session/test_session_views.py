@@ -54,6 +54,7 @@ WRITES: dict[str, Callable[[Session], object]] = {
     "branch": lambda view: _merged(view),
     "subscribe": lambda view: view.dispatcher.subscribe(Note, print),
     "subscribe to all": lambda view: view.dispatcher.subscribe_all(print),
+    "host": lambda view: setattr(view, "host", None),
     "sibling": lambda view: view.children[0].dispatch(Note("mine")),
 }
 

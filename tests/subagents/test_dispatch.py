@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
 
+from tests.oversight.support import Watcher
 from tests.subagents.support import (
     DIG,
     Note,
@@ -26,14 +27,18 @@ from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.model import ModelRequest
+from watchkeeper.prompt.advice import Assessment, Feedback
+from watchkeeper.prompt.evaluation import PromptRendered
+from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import ModelReplied, RunStarted
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Replace
 from watchkeeper.subagents.dispatch import SubagentSettings
 from watchkeeper.subagents.payloads import Artifact, PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
-from watchkeeper.tools.context import ToolContext
+from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import tool
 
@@ -174,6 +179,39 @@ class TestState:
         )
         assert seen == [[Note("one")]]
         assert 'Note: 1 item, the newest: {"text":"one"}' in texts(model)[1]
+
+    @pytest.mark.parametrize("hydrated", [False, True])
+    async def test_what_says_how_the_parents_run_went_is_not_among_them(self, hydrated: bool) -> None:
+        session = Session()
+        session.dispatch(Note("one"))
+        session[Assessment].append(Assessment("Watcher", "of the parent"))
+        session[Feedback].append(Feedback("Judge", "of the parent"))
+        seen: list[Any] = []
+        prepared: list[str] = []
+
+        def watch(context: ObserverContext) -> Assessment:
+            said, of_run = context.last_assessment, context.session.snapshot()
+            assert len(of_run[RunStarted]) == len(of_run[PromptRendered]) == 1
+            assert (list(of_run[Note]), len(of_run[Feedback])) == ([Note("one")], 0)
+            seen.append((said and said.summary, context.tool_call_count, len(of_run[ModelReplied])))
+            return Assessment("Watcher", "of the child")
+
+        prompt = replace(DIG, observers=(ObserverConfig(Watcher(watch), ObserverTrigger(on_every_call=True)),))
+        played = await play(
+            Call("look"),
+            dispatching(task()),
+            children=[Call("look"), Call("look"), "found"],
+            prompts=[prompt],
+            tools=[look],
+            hydrate=(lambda child: prepared.extend(call.name for call in child[ToolInvoked].all()))
+            if hydrated
+            else None,
+            options={"session": session},
+        )
+        assert played.result.ok
+        assert prepared == ["look"] * hydrated
+        assert seen == [(None, 1, 1), ("of the child", 2, 2)]
+        assert [said.summary for said in session[Assessment].all()] == ["of the parent"]
 
     @pytest.mark.spec("SD-002")
     async def test_those_of_a_session_that_the_section_was_given(self) -> None:

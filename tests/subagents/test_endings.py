@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.subagents.support import DIG, Note, Watched, child_model, dispatching, limited, play, results, task
+from tests.subagents.support import (
+    DIG,
+    Note,
+    Watched,
+    child_model,
+    dispatching,
+    limited,
+    parent_template,
+    play,
+    results,
+    task,
+)
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.children.child import children_of
@@ -15,7 +26,9 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import DispatchSubagentError, ProviderError
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.session.session import Session
+from watchkeeper.subagents.dispatch import ADVICE, MAY_PASS, SAME_AGAIN, SEND_FEWER, USE_IT
 from watchkeeper.subagents.payloads import PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
@@ -41,6 +54,12 @@ async def wait_a_minute(*, context: ToolContext) -> str:
     context.session.dispatch(Note("waited"))
     await context.clock.sleep(60)
     return "waited"
+
+
+@tool
+async def look() -> str:
+    """Look around."""
+    return "seen"
 
 
 @tool
@@ -234,3 +253,67 @@ async def test_the_stop_of_the_run_is_the_runs_not_the_childs() -> None:
     )
     assert done.ended[0].stop is not None
     assert done.result.usage.tool_calls <= 5
+
+
+# --- whether to send it again -----------------------------------------------------------------------------------------
+
+
+@tool(name="look")
+async def namesake() -> str:
+    """Another tool of that name."""
+    return "seen"
+
+
+LOOKS = [Call("crash")] * 9
+OTHERS = MarkdownSection("More", "more", "More.")
+ONE_TURN = limited(Limits(max_turns=1, landing=None))
+NO_RETRY = limited(Limits(max_retries=0))
+
+ENDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "its own tokens": (SAME_AGAIN, {"settings": limited(Limits(max_total_tokens=300))}),
+    "its own turns": (SAME_AGAIN, {"children": LOOKS, "tools": [crash], "settings": ONE_TURN}),
+    "what is left": (SAME_AGAIN, {"limits": Limits(max_total_tokens=8_000), "share": 0.03}),
+    "what a provider refuses for good": (SAME_AGAIN, {"children": [ProviderError("bad key", fault="auth")]}),
+    "what may pass": (MAY_PASS, {"children": [ProviderError("busy", fault="overloaded")], "settings": NO_RETRY}),
+    "what nobody knows": ("", {"children": [RuntimeError("fell over")]}),
+    "its configuration": (SAME_AGAIN, {"prompts": [parent_template(OTHERS, [namesake], ns="research", key="dig")]}),
+}
+
+
+@pytest.mark.parametrize("ending", ENDS)
+async def test_a_parent_is_told_whether_the_same_task_would_end_in_the_same_way(ending: str) -> None:
+    said, options = ENDS[ending]
+    given: dict[str, Any] = {"tools": [look], **options}
+    done = await play(dispatching(task()), **given)
+    assert done.result.ok
+    assert done.value is None
+    assert [each for each in (SAME_AGAIN, MAY_PASS, SEND_FEWER) if each in done.said] == [said] * bool(said)
+    assert done.said.endswith(ADVICE)
+
+
+async def test_tasks_that_share_too_little_are_not_called_hopeless() -> None:
+    two = dispatching(task("One."), task("Two."))
+    share: dict[str, Any] = {"limits": Limits(max_total_tokens=8_000), "share": 0.1}
+    done = await play(two, **share)
+    assert (done.said.count(SEND_FEWER), done.said.count(SAME_AGAIN)) == (2, 0)
+    assert (await play(dispatching(task("One.")), **share)).said == "found"
+    done = await play(two, settings=limited(Limits(max_total_tokens=300)))
+    assert (done.said.count(SEND_FEWER), done.said.count(SAME_AGAIN)) == (0, 2)
+
+
+async def test_the_last_words_of_a_stopped_child_come_with_the_same_advice() -> None:
+    def lands(request: ModelRequest) -> Any:
+        return "So far: nothing." if request.tool_choice == "none" else Call("crash")
+
+    done = await play(dispatching(task()), children=lands, tools=[crash], settings=limited(Limits(max_turns=2)))
+    assert f"{SAME_AGAIN} It handed over:\nSo far: nothing." in done.said
+    assert done.said.endswith(USE_IT)
+
+
+async def test_too_deep_a_task_is_not_worth_sending_again() -> None:
+    inner = PromptSubagentToolsSection(PromptRegistry(DIG), max_depth=9)
+    model = child_model([dispatching(task()), "alone then"])
+    boss = parent_template(inner, ns="research", key="boss")
+    done = await play(dispatching(task(prompt_key="boss")), children=model, prompts=[boss])
+    assert done.said == "alone then"
+    assert results(model)[0].endswith(f"{SAME_AGAIN} {ADVICE}")

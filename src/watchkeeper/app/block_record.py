@@ -208,15 +208,17 @@ class BlockRecord:
         self._inside = ExitStack()
         self._unwatch: Callable[[], None] | None = None
         self._about = ChildFacts("block", name, BLOCK, context.clock.monotonic(), around.call_id)
+        limits = replace(context.limits, max_turns=None)  # it has no turns
         self._started = RunStarted(
             run_context=scope.run_context,
             prompt_name=name,
             model=BLOCK,
-            limits=replace(context.limits, max_turns=None).describe(),  # it has no turns
+            limits=limits.describe(),
             deadline=None if context.deadline is None else context.deadline.at,
             started_at=context.clock.now(),
             parent_run_id=scope.parent_run_id,
             apart=scope.apart,
+            limit_values=limits,
         )
 
     def begin(self) -> None:

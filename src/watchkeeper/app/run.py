@@ -458,6 +458,7 @@ class _Items(Generic[OutputT]):
                 fallback=tuple(each.label for each in models.fallback),
                 parent_run_id=start.around.parent_run_id,
                 apart=start.around.apart,
+                limit_values=self.gate.limits,
             )
         )
         await opened.begun()

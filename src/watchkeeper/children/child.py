@@ -22,7 +22,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 
@@ -46,7 +46,7 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.evaluation import NESTED, NestedExecutionConfig
 from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt
-from watchkeeper.runtime.events import KEPT, ChildEnded, ChildKind, ChildStarted, log_end
+from watchkeeper.runtime.events import RECORDED, ChildEnded, ChildKind, ChildStarted, log_end
 from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
@@ -110,8 +110,10 @@ class ChildTask(Generic[OutputT]):
         limits: The child's own ceilings; it gets at most what its parent has left.
         carve: Whether its limits are reserved for it; if not, it shares all that its parent has left.
         model: The model to use; by default the model that the parent uses now.
-        snapshot: The state its session starts with; an empty one by default.
-        hydrate: Called with its session before it runs, on a worker thread, to derive more state from the snapshot.
+        snapshot: The state its session starts with; an empty one by default. What says how another run went is not
+            part of it.
+        hydrate: Called with its session before it runs, on a worker thread, to derive more state from the snapshot, of
+            which it sees all.
         filesystem: What its tools may read and write, or None.
         resources: What its tools may ask for; closed with the child.
         tools: Tools it is offered beside those of its prompt.
@@ -139,6 +141,14 @@ class ChildTask(Generic[OutputT]):
     parse_output: bool = True
     tracker: BudgetTracker | None = None
     execute: Execute | None = None
+
+    @property
+    def state(self) -> Snapshot | None:
+        """The state its session is made with: for `hydrate` the whole snapshot, else what the child begins with."""
+        if self.snapshot is None or self.hydrate is not None:
+            return self.snapshot
+        kept = {kind: view for kind, view in self.snapshot.slices.items() if kind not in RECORDED}
+        return replace(self.snapshot, slices=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +300,7 @@ class Children:
         model = task.model or self.family.model()
         rendered = render_child(task, model)
         name = rendered.name
-        session = scope.session.child(task.snapshot)
+        session = scope.session.child(task.state)
         context = derive_child_run_context(scope.run_context, session.session_id, scope.ids)
         held: list[RunResult[OutputT]] = []
         usage, refused = Usage(), cast("Stop | None", None)
@@ -342,9 +352,9 @@ class Children:
         """Run the child between the two events on its parent's log."""
         if task.hydrate is not None:
             await run_in_worker(task.hydrate, scope.session)
-        for kept in KEPT:  # these slices record the parent's calls and advice, not the child's
-            if scope.session[kept].all():
-                scope.session[kept].clear()
+            for kind in scope.session.snapshot().slices:
+                if kind in RECORDED:
+                    scope.session[kind].clear()
         name, began = rendered.name, scope.clock.monotonic()
         about = ChildFacts(task.kind, name, model.label, began, task.call_id)
         record_start(self.family.scope, scope, about)
@@ -391,6 +401,7 @@ def record_start(parent: RunScope, child: RunScope, about: ChildFacts) -> None:
             limits=limits,
             call_id=about.call_id,
             started_at=child.clock.now(),
+            limit_values=child.gate.limits,
         )
     )
     if is_logged(logging.INFO):

@@ -258,7 +258,11 @@ class InFlightCall(Ticket):
             task.get_loop().call_soon(self._cancel_task)
 
     def disarm(self) -> bool:
-        """Note that the work has ended; take back our own cancellation; return whether another one is pending."""
+        """Note that the work has ended; take back our own cancellation; return whether another one is pending.
+
+        A cancellation from elsewhere that the work has swallowed is pending, unless the work took it back itself
+        (`asyncio.Task.uncancel`). One that was meant for a call around it is left to that call.
+        """
         self.done = True
         if self.abandoned_task is None and self.abandoned_thread is None:
             self._is_settled = True
@@ -269,7 +273,7 @@ class InFlightCall(Ticket):
         if outer is not None and outer.inner is self:
             outer.inner = None
         if not self.cancelled:
-            return False
+            return self.task is not None and not self.outer_cancelled and self.task.cancelling() > self._foreign
         if not self._owes_uncancel or self.task is None:
             return self.outer_cancelled
         self._owes_uncancel = False

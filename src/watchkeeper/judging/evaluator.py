@@ -70,6 +70,7 @@ from watchkeeper.loop.retry import held_back, provider_stop
 from watchkeeper.loop.models import charge_failure, estimate_call, message_bytes
 from watchkeeper.runtime.shared_budget import is_drawn_from
 from watchkeeper.runtime.user_code import StrayCancellationError, is_cancelled
+from watchkeeper.session.session import SessionView
 from watchkeeper.shield.decision import Decision
 
 
@@ -184,7 +185,7 @@ class NestedEvaluator(Generic[OutputT]):
                 " with an Adapter of your own"
             )
         with children_outside_runs(
-            context.parent_session,
+            SessionView.shown_by(context.parent_session),
             model=self._model(None) or outside_model(self.adapter),
             run_context=run,
             nested=context.config,

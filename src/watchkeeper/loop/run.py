@@ -101,6 +101,7 @@ def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
         parent_run_id=scope.parent_run_id,
         fallback=tuple(each.label for each in plan.fallback),
         apart=scope.apart,
+        limit_values=gate.limits,
     )
     scope.record(started)
     if gate.deadline is not None:

@@ -29,7 +29,7 @@ from watchkeeper.core.quantities import DurationLike, duration, is_whole
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.output import OutputT
 from watchkeeper.session.log import Dispatcher, event
-from watchkeeper.session.session import Session
+from watchkeeper.session.session import Session, SessionView
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import Tool
@@ -273,7 +273,8 @@ class NestedExecutionContext:
     """What a nested run may use of its parent.
 
     Attributes:
-        parent_session: The parent's session; the nested run may read it and has one of its own.
+        parent_session: A live, read-only view of the parent's session, made here of what is given; it equals that
+            session, and every write through it is refused. The nested run has a session of its own.
         parent_run_context: The parent's identifiers; needed only where no run writes to the session.
         deadline: When the nested run must be over; at the latest ``config.max_nested_duration`` from its start.
         budget: What it may spend, reserved from what the parent has left; None shares what the parent has.
@@ -302,6 +303,8 @@ class NestedExecutionContext:
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise ConfigurationError(f"{name}={value!r} of a nested run must be a value such as {example}")
+        if not isinstance(self.parent_session, SessionView):
+            object.__setattr__(self, "parent_session", SessionView(self.parent_session))
         if self.purpose not in get_args(Purpose):
             raise ConfigurationError(f"purpose={self.purpose!r} must be 'evaluation' or 'verdict'")
         if isinstance(self.deadline, datetime):

@@ -54,13 +54,24 @@ TREND_SPAN: Final = 3
 """The number of pieces of advice of one source that a trend is read from."""
 
 
-class ObserverContext(msgspec.Struct, frozen=True):
-    """What an observer may look at.
+class _OfSession(msgspec.Struct, frozen=True):
+    """What is given first to every context of a source: the session, by position."""
 
-    A msgspec struct, because every round makes one.
+    session: Session
+
+
+class ObserverContext(_OfSession, frozen=True, kw_only=True):
+    """What an observer may look at; all but the session is given by keyword.
+
+    A msgspec struct, because every round makes one. The four fields that `FeedbackContext` takes by position stand
+    first: a struct keeps the order of its base.
 
     Attributes:
         session: The run's session; read it, do not write to it.
+        prompt: The run's rendered prompt: messages, tools, type of the answer; None outside of a run.
+        deadline: When the work must be over, or None.
+        adapter: Evaluates prompts with the run's own model, or None outside of a run.
+        run_context: The run's identifiers, or None.
         budget: Limits and what is used of them, at this moment.
         trajectory: The newest tool calls, digested.
         now: This moment, in UTC.
@@ -68,11 +79,13 @@ class ObserverContext(msgspec.Struct, frozen=True):
         severities: By source, the severities of its newest advice, the oldest first.
         task: The text of the first messages that the agent was sent.
         filesystem: A read-only view of the run's files, or None.
-        deadline: When the work must be over, or None.
-        run_context: The run's identifiers, or None.
+        nested: The rules of nested evaluations.
     """
 
-    session: Session
+    prompt: RenderedPrompt[Any] | None = None
+    deadline: Deadline | None = None
+    adapter: NestedAdapter | None = None
+    run_context: RunContext | None = None
     budget: BudgetStatus = BudgetStatus()
     trajectory: Trajectory = msgspec.field(default_factory=Trajectory)
     now: datetime | None = None
@@ -80,8 +93,7 @@ class ObserverContext(msgspec.Struct, frozen=True):
     severities: Mapping[str, Sequence[Severity]] = msgspec.field(default_factory=dict[str, Sequence[Severity]])
     task: str = ""
     filesystem: Filesystem | None = None
-    deadline: Deadline | None = None
-    run_context: RunContext | None = None
+    nested: NestedExecutionConfig = NESTED
 
     @property
     def last_assessment(self) -> Assessment | None:
@@ -130,17 +142,22 @@ class ObserverContext(msgspec.Struct, frozen=True):
 
 
 class FeedbackContext(ObserverContext, frozen=True):
-    """What a feedback provider may look at: the same as an observer, and an adapter for nested evaluations.
+    """What a feedback provider may look at: the same as an observer, and the context of a nested evaluation.
+
+    Session, prompt, deadline, adapter and identifiers may be given by position, in this order
+    (docs/specification.md, nested execution); everything else is given by keyword.
 
     Attributes:
-        adapter: Evaluates prompts with the run's own model, or None outside of a run.
-        nested: The rules of nested evaluations.
         prompt: The run's rendered prompt: messages, tools, type of the answer; None outside of a run.
+        deadline: When the work must be over, or None.
+        adapter: Evaluates prompts with the run's own model, or None outside of a run.
+        run_context: The run's identifiers, or None.
     """
 
-    adapter: NestedAdapter | None = None
-    nested: NestedExecutionConfig = NESTED
     prompt: RenderedPrompt[Any] | None = None
+    deadline: Deadline | None = None
+    adapter: NestedAdapter | None = None
+    run_context: RunContext | None = None
 
     def create_nested_context(
         self, *, budget: Budget | None = None, max_duration: DurationLike | None = None

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.text import is_logged, logger
@@ -45,6 +46,7 @@ class RunStarted(msgspec.Struct, frozen=True):
         parent_run_id: The run over many that it belongs to, or inside which it was started, if there is one.
         fallback: Who takes over when the model cannot answer, as ``provider:name``, in order.
         apart: Whether it was started inside a run, a block or a context and stands apart from it: ``parent=None``.
+        limit_values: The same limits as values; None in a log that was written before there were any.
     """
 
     run_context: RunContext
@@ -57,6 +59,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     parent_run_id: UUID | None = None
     fallback: tuple[str, ...] = ()
     apart: bool = False
+    limit_values: Limits | None = None
 
 
 @event("model_replied")
@@ -277,6 +280,7 @@ class ManyStarted:
         fallback: Who takes over when the model cannot answer, in order.
         parent_run_id: The run inside which it was started, if there is one.
         apart: Whether it was started inside a run, a block or a context and stands apart from it: ``parent=None``.
+        limit_values: The same limits as values; None in a log that was written before there were any.
     """
 
     run_context: RunContext
@@ -289,6 +293,7 @@ class ManyStarted:
     fallback: tuple[str, ...] = ()
     parent_run_id: UUID | None = None
     apart: bool = False
+    limit_values: Limits | None = None
 
 
 @event("item_ended")
@@ -438,6 +443,7 @@ class ChildStarted:
         limits: The limits it got, in words.
         call_id: The tool call that asked for it, or None.
         started_at: When.
+        limit_values: The same limits as values; None in a log that was written before there were any.
     """
 
     run_context: RunContext
@@ -449,6 +455,7 @@ class ChildStarted:
     limits: str
     call_id: str | None
     started_at: datetime
+    limit_values: Limits | None = None
 
 
 @event("child_ended")
@@ -566,3 +573,10 @@ DEFINED_ELSEWHERE: Final = (
     ToolInvoked,
 )
 """Event types of a run's log besides those above: a process that can read those can read the whole log."""
+
+
+RECORDED: Final = frozenset(
+    {each for each in globals().values() if isinstance(each, type) and each.__module__ == __name__}
+    | {Assessment, Feedback, *DEFINED_ELSEWHERE}
+)
+"""The types whose slices say how one run went: a child begins without them, but with what its parent's code keeps."""

@@ -386,6 +386,23 @@ class SessionView(_StandIn):
         """Show ``base``."""
         why = f"session {base.session_id} can be read from below or above, but nothing can be written to it from there"
         super().__init__(base, ReadOnlyJournal(base._journal, why), RefusingDispatcher(why))
+        self._why = why
+
+    @property
+    def host(self) -> object | None:
+        """What runs of the shown session provide; it cannot be set here."""
+        return self._itself().host
+
+    @host.setter
+    def host(self, host: object | None) -> None:
+        raise SessionError(self._why)
+
+    @staticmethod
+    def shown_by(session: Session) -> Session:
+        """Return the session or branch that a view shows, for the runtime's own records; any other one as it is."""
+        while isinstance(session, SessionView):
+            session = session._base
+        return session
 
     def close(self) -> NoReturn:
         """Raise: the code that started the session closes it.

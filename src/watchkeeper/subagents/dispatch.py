@@ -31,7 +31,13 @@ import msgspec
 from watchkeeper.children.child import Children, ChildTask, children_of
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.codec import CodecError, display, encode
-from watchkeeper.core.errors import ConfigurationError, DispatchSubagentError, ToolValidationError
+from watchkeeper.core.errors import (
+    ConfigurationError,
+    DispatchSubagentError,
+    ProviderError,
+    StopReason,
+    ToolValidationError,
+)
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import SHARED
 from watchkeeper.core.model import Model
@@ -68,7 +74,10 @@ SUMMARY_BYTES: Final = 1_536
 NOTES_BYTES: Final = 512
 """The part of it that notes about files and verdict may take."""
 
-ADVICE: Final = "Change the task, or do the work yourself; do not send the same task again."
+SAME_AGAIN: Final = "This will not change: do not send the same task again."
+MAY_PASS: Final = "This may pass: the same task may work later."
+SEND_FEWER: Final = "A subagent gets more if fewer are sent in one call."
+ADVICE: Final = "Change the task, or do the work yourself."
 USE_IT: Final = "If that is enough, use it. Else change the task, or do the work yourself."
 
 
@@ -76,6 +85,17 @@ NO_SHARED_CEILINGS: Final[dict[str, Any]] = dict.fromkeys(
     ("account", "account_limit", *(meter.field for meter in SHARED))
 )
 LEAST_SECONDS: Final = 0.001
+
+CEILINGS: Final[frozenset[StopReason]] = frozenset(
+    {"budget_exceeded", "token_limit_exceeded", "tool_call_limit_exceeded", "step_limit_exceeded", "timeout"}
+)
+"""Ceilings of which the children of one call may have got a part only."""
+
+LASTING: Final[frozenset[StopReason]] = CEILINGS.union(("turn_limit_exceeded", "context_full", "refused"))
+"""What the same task would meet again."""
+
+PASSING: Final[frozenset[StopReason]] = frozenset({"provider_rate_limit", "retry_budget_exceeded", "circuit_open"})
+"""What may be over later: only calls that may succeed later are tried again."""
 
 ANSWERS: Final = (ToolValidationError, DispatchSubagentError)
 """Errors whose messages are written for the model."""
@@ -187,12 +207,14 @@ class Calling:
         children: What starts child runs below the run.
         workspace: The files of the call.
         share: What its children without limits of their own get.
+        alone: Whether it has one task only.
     """
 
     context: ToolContext
     children: Children
     workspace: Workspace
     share: CallShare
+    alone: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,7 +310,8 @@ class Dispatch:
                 part.used = run.result.usage
             if run.result.stop is not None or run.result.output is None:
                 dropped = await calling.workspace.handled(files.dropped)
-                raise failure(name, run.result, dropped) from run.result.error
+                shares = not calling.alone and run.result.limits != limits
+                raise failure(name, run.result, dropped, shares=shares) from run.result.error
             return await calling.workspace.handled(collected, task, run.result, snapshot, files)
         except (ToolValidationError, DispatchSubagentError):
             raise
@@ -303,7 +326,7 @@ class Dispatch:
             raise DispatchSubagentError("A subagent can only be dispatched within a run; nothing was started.")
         rounds, at_once = ceil(count / self.max_parallel), min(count, self.max_parallel)
         part = allotted(children.family.scope.gate, context.remaining_seconds, self.share, at_once, rounds)
-        return Calling(context, children, Workspace(context.filesystem), CallShare(part, at_once))
+        return Calling(context, children, Workspace(context.filesystem), CallShare(part, at_once), count == 1)
 
     def _child(
         self,
@@ -380,7 +403,7 @@ def priced(model: Model | str, children: Children) -> PricedModel:
     if found is None:
         raise DispatchSubagentError(
             f"The model {name} of this subagent was not made ready when the run began; nothing was started. Register"
-            " the prompts before the section is made, and put the section into the template of the run."
+            f" the prompts before the section is made, and put the section into the template of the run. {SAME_AGAIN}"
         )
     return found
 
@@ -443,13 +466,31 @@ def collected(
     )
 
 
-def failure(name: str, result: RunResult[Any], dropped: Iterable[str] = ()) -> DispatchSubagentError:
+def outlook(result: RunResult[Any], *, shares: bool) -> str:
+    """Return whether the same task would end in the same way again, in a sentence; nothing where nobody can know.
+
+    Args:
+        result: How a child ended.
+        shares: Whether it got less than it might have got without the other tasks of the call.
+    """
+    reason = None if result.stop is None else result.stop.reason
+    if shares and reason in CEILINGS:
+        return SEND_FEWER
+    if isinstance(result.error, ProviderError):
+        return MAY_PASS if result.error.retryable else SAME_AGAIN
+    return SAME_AGAIN if reason in LASTING else MAY_PASS if reason in PASSING else ""
+
+
+def failure(
+    name: str, result: RunResult[Any], dropped: Iterable[str] = (), *, shares: bool = False
+) -> DispatchSubagentError:
     """Return the error of a child that was stopped: why, by which limit, what it had, and what the parent can do.
 
     Args:
         name: ``ns/key`` of its prompt.
         result: How it ended.
         dropped: The files that it had written; a stopped child hands none over.
+        shares: Whether it got less than it might have got without the other tasks of the call.
     """
     stop = result.stop
     why = "it has no output" if stop is None else stop.message.rstrip(".")
@@ -458,18 +499,29 @@ def failure(name: str, result: RunResult[Any], dropped: Iterable[str] = ()) -> D
     lost = _listed(dropped)
     if lost:
         text = shortened(f"{text} No file of it was kept: {lost}.", SUMMARY_BYTES // 2)
-    said = display(result.text if result.partial is None else result.partial).strip()
+    said, again = (
+        display(result.text if result.partial is None else result.partial).strip(),
+        outlook(result, shares=shares),
+    )
     if not said:
-        return DispatchSubagentError(f"{shortened(text, SUMMARY_BYTES - len(ADVICE) - 1)} {ADVICE}")
-    text = f"{shortened(text, SUMMARY_BYTES // 2)} It handed over:"
+        advice = f"{again} {ADVICE}".strip()
+        return DispatchSubagentError(f"{shortened(text, SUMMARY_BYTES - len(advice) - 1)} {advice}")
+    text = " ".join(filter(None, (shortened(text, SUMMARY_BYTES // 2), again, "It handed over:")))
     room = SUMMARY_BYTES - len(text.encode()) - len(USE_IT) - 2
     return DispatchSubagentError(f"{text}\n{shortened(said, room)}\n{USE_IT}")
 
 
 def broken(name: str, error: BaseException) -> DispatchSubagentError:
-    """Return the error of a child that could not be started, or that was broken off."""
+    """Return the error of a child that could not be started, or that was broken off.
+
+    A configuration that refuses the child, such as its depth, stays what it is while the run goes on.
+    """
     said = str(error).rstrip(".") or type(error).__name__
-    return DispatchSubagentError(shortened(f"The subagent {name} did not run to its end: {said}.", SUMMARY_BYTES))
+    text = f"The subagent {name} did not run to its end: {said}."
+    if not isinstance(error, ConfigurationError):
+        return DispatchSubagentError(shortened(text, SUMMARY_BYTES))
+    advice = f"{SAME_AGAIN} {ADVICE}"
+    return DispatchSubagentError(f"{shortened(text, SUMMARY_BYTES - len(advice) - 1)} {advice}")
 
 
 def tools_used(result: RunResult[Any]) -> tuple[str, ...]:
