@@ -313,7 +313,48 @@ async def test_a_small_body_that_decodes_to_a_large_one_is_refused(stream: bool,
     assert caught.value.fault == "oversized_reply"
 
 
-MANY_OBJECTS = b'{"choices": [], "usage": [' + b"{}," * reply_bounds.MOST_OBJECTS + b"{}]}"
+MANY_OBJECTS = b'{"choices": [], "usage": [' + b"{}," * 2 * reply_bounds.MOST_READ_OBJECTS + b"{}]}"
+
+
+async def faults_of(interface: Interface, body: bytes, *, stream: bool = False) -> list[str]:
+    """Return the faults that an agent's model calls end with if the server always answers with these bytes."""
+    kind = "text/event-stream" if stream else "application/json"
+    async with WireServer(lambda sent: WireReply(body=body, content_type=kind)) as server:
+        result = await asked(interface.model(server.url), stream=stream)
+    return [failed.fault for failed in events(result, ModelFailed)]
+
+
+async def test_the_events_of_a_stream_may_not_bring_objects_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reply_bounds, "OBJECTS_OF_STREAM", 2)
+    details = b",".join([b"{}"] * 90_000)
+    event = b'data: {"choices":[{"delta":{"reasoning_details":[' + details + b"]}}]}\n\n"
+    assert await faults_of(CHAT, event * 3, stream=True) == ["oversized_reply"]
+
+
+def calls_of(ids: list[str]) -> bytes:
+    """Return a reply that calls a tool once for each id."""
+    calls = [{"id": each, "function": {"name": "look", "arguments": "{}"}} for each in ids]
+    return json.dumps({"choices": [{"message": {"tool_calls": calls}, "finish_reason": "tool_calls"}]}).encode()
+
+
+async def test_a_reply_of_very_many_calls_is_not_carried_out() -> None:
+    """Naming, refusing and recording them one after another would hold up everything else in the process."""
+    assert await faults_of(CHAT, calls_of(["same"] * 1_001)) == ["oversized_reply"]
+
+
+@pytest.mark.parametrize("index", [10_001, -10_001, 2**61 - 1, 10**400], ids=["high", "low", "hash", "long"])
+async def test_a_streamed_answer_has_no_part_at_an_index_beyond_all_answers(index: int) -> None:
+    """Numbers of one hash make every look into a dict as long as the dict."""
+    call = b'data: {"choices":[{"delta":{"tool_calls":[{"index":%d}]}}]}\n\n' % index
+    assert set(await faults_of(CHAT, call, stream=True)) == {"malformed_reply"}
+    start = b'event: content_block_start\ndata: {"type":"content_block_start","index":%d}\n\n' % index
+    assert set(await faults_of(MESSAGES, start, stream=True)) == {"malformed_reply"}
+
+
+async def test_a_reply_that_cannot_be_recorded_is_a_fault_of_the_provider() -> None:
+    deep = b'{"type":"x","y":' + b"[" * 500 + b"]" * 500 + b"}"
+    body = b'{"content":[{"type":"text","text":"a"},' + deep + b'],"stop_reason":"end_turn"}'
+    assert set(await faults_of(MESSAGES, body)) == {"malformed_reply"}
 
 
 @every_wire

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -26,6 +27,7 @@ from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.tagging import dump, load
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
 from watchkeeper.tools.values import ToolResult
@@ -177,6 +179,32 @@ async def test_arguments_of_too_many_values_are_refused() -> None:
     (invoked,) = events(result, ToolInvoked)
     assert invoked.outcome == "invalid"
     assert "holds more than 500,000 values" in invoked.rendered_output
+
+
+@pytest.mark.parametrize("levels", [100, 150, 151, 400, *range(960, 980)])
+async def test_deep_arguments_are_refused_or_kept_whole(levels: int, tmp_path: Path) -> None:
+    @tool
+    def look(box: dict[str, Any]) -> Any:
+        """Look."""
+        return box
+
+    with RunStore(tmp_path / "runs.sqlite3") as store:
+        call = Call("look", '{"box":' + '{"in":' * levels + "1" + "}" * levels + "}")
+        result = await play(template(look), [call, "done"], store=store)
+        assert result.output == "done"
+        assert not [event for event in store.events(str(result.run_id)) if "$unwritable" in str(event.body)]
+    (invoked,) = events(result, ToolInvoked)
+    assert invoked.outcome == ("ok" if levels <= 150 else "invalid")
+
+
+@pytest.mark.parametrize("levels", [150, 400, 970])
+async def test_a_deep_answer_is_refused_or_kept_whole(levels: int, tmp_path: Path) -> None:
+    asking = PromptTemplate[dict[str, Any]](ns="tests", key="deep", sections=[MarkdownSection("Task", "task", "Look.")])
+    answer = '{"in":' * levels + "1" + "}" * levels
+    with RunStore(tmp_path / "runs.sqlite3") as store:
+        result = await play(asking, [answer, answer, '{"in":1}'], store=store)
+        assert "$unwritable" not in "".join(str(event.body) for event in store.events(str(result.run_id)))
+    assert result.ok == (levels == 150)
 
 
 class Asked(Exception):

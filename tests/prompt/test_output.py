@@ -314,3 +314,25 @@ def test_kinds_are_described_in_a_few_words() -> None:
         "and nothing else."
     )
     assert describe({"type": "object"}) == "Give the whole answer again as one JSON object, and nothing else."
+
+
+@pytest.mark.parametrize("rest", ["1," * 60_000, '"' + "a" * 2_000_000, " " * 2_000_000], ids=["list", "text", "blank"])
+def test_a_text_is_not_read_again_from_every_opener(rest: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that opens many lists and closes none would hold up everything else in the process."""
+    read: list[int] = []
+    decode = json.JSONDecoder.raw_decode
+
+    def counted(self: json.JSONDecoder, s: str, idx: int = 0) -> tuple[Any, int]:
+        read.append(len(s) - idx)
+        return decode(self, s, idx)
+
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", counted)
+    with pytest.raises(OutputParseError):
+        parse_output("[" * 64 + rest, Item)
+    assert sum(read) < 15_000_000
+
+
+@pytest.mark.parametrize("text", ["[" + "{}," * 80_000 + "{}]", '{"value": [' + "1," * 150_000 + "1]}"])
+def test_an_answer_of_very_many_values_is_refused_before_it_is_read(text: str) -> None:
+    with pytest.raises(OutputParseError, match="holds more than 150,000 values"):
+        parse_output(text, list[int])

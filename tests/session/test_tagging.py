@@ -7,6 +7,7 @@ import enum
 import functools
 import json
 import threading
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -26,7 +27,7 @@ from hypothesis import strategies as st
 
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.type_tags import register
-from watchkeeper.session.tagging import MARK, Form, check, dump, load, register_form
+from watchkeeper.session.tagging import MARK, MOST_LEVELS, Form, check, dump, load, register_form
 
 T = TypeVar("T")
 
@@ -383,6 +384,25 @@ def test_a_value_that_contains_itself_is_refused() -> None:
     for refuse in (dump, check):
         with pytest.raises(CodecError, match="contains itself"):
             refuse(value)
+
+
+WRAPS: list[Callable[[Any], Any]] = [
+    lambda inner: [inner],
+    lambda inner: {1: inner},
+    lambda inner: {"a": inner},
+    lambda inner: (inner,),
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPS, ids=["list", "dict", "object", "tuple"])
+def test_what_is_nested_as_deeply_as_allowed_can_be_written_and_read(wrap: Callable[[Any], Any]) -> None:
+    value: Any = 1
+    for _ in range(MOST_LEVELS + 1):
+        value = wrap(value)
+    check(value)
+    assert load(dump(value)) == value
+    with pytest.raises(CodecError, match="nested too deeply"):
+        check(wrap(value))
 
 
 def test_data_that_is_nested_too_deeply_is_refused() -> None:

@@ -27,6 +27,7 @@ from watchkeeper.adapters.endpoint import (
     given,
     import_sdk,
     own_data,
+    part_index,
     portable_id,
     strict_schema,
     tool_arguments,
@@ -135,7 +136,7 @@ class Events:
 
     def feed(self, event: dict[str, Any]) -> None:
         """Take in one event."""
-        index = int(event.get("index") or 0)
+        index = part_index(event.get("index") or 0)
         match event.get("type"):
             case "message_start":
                 self._message = dict(event.get("message") or {})
@@ -158,7 +159,9 @@ class Events:
         if kind == "input_json_delta":
             partial.setdefault("input", []).append(str(delta.get("partial_json") or ""))
         elif kind == "citations_delta":
-            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+            cited: list[Any] = block.get("citations") or []
+            cited.append(delta.get("citation"))
+            block["citations"] = cited
         elif kind == "compaction_delta":
             block.update({key: value for key, value in delta.items() if key != "type"})
         elif kind in DELTA_FIELDS:

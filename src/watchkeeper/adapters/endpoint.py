@@ -208,6 +208,22 @@ def broken_stream(provider: str, detail: str) -> ProviderError:
     )
 
 
+MOST_PARTS: Final = 10_000
+"""Calls or blocks that the events of one stream may bring."""
+
+
+def part_index(index: Any) -> int:
+    """Return the place of a call or a block in a streamed answer.
+
+    Raises:
+        ValueError: If it is no number, or one that no answer reaches.
+    """
+    number = int(index)
+    if abs(number) > MOST_PARTS:
+        raise ValueError(f"a streamed answer has at most {MOST_PARTS:,} parts, not {number:,}")
+    return number
+
+
 # Where the bytes of a body ride along, so that nothing has to be read out of a stream that is one piece anyway.
 BODY: Final = "watchkeeper_body"
 

@@ -28,6 +28,7 @@ from watchkeeper.adapters.endpoint import (
     given,
     import_sdk,
     own_data,
+    part_index,
     portable_id,
     strict_schema,
 )
@@ -187,7 +188,7 @@ class Chunks:
         if index is None:
             # Some servers send whole calls without an index.
             index = len(self._calls)
-        call = self._calls.setdefault(index, {"id": None, "name": "", "arguments": []})
+        call = self._calls.setdefault(part_index(index), {"id": None, "name": "", "arguments": []})
         function: dict[str, Any] = delta.get("function") or {}
         call["id"] = delta.get("id") or call["id"]
         call["name"] = call["name"] or function.get("name") or ""

@@ -32,8 +32,15 @@ MOST_ERROR_BYTES: Final = MEBIBYTE
 """The reply to a request that failed is an error message; SDKs parse it, print it and search it."""
 
 MOST_OBJECTS: Final = 1_000_000
-"""Objects and lists that a reply, or an event of a streamed one, may have; eight commas count as one more. To parse
-64 MiB of empty objects takes many seconds and gigabytes, and nothing else in the process runs meanwhile."""
+"""Objects and lists that a reply, or an event of a streamed one, may have if the caller's own SDK parses it; eight
+commas count as one more. To parse 64 MiB of empty objects takes many seconds and gigabytes, and nothing else in the
+process runs meanwhile."""
+
+MOST_READ_OBJECTS: Final = 100_000
+"""The same for what adapters read: they look at each, and no answer of a model has so many."""
+
+OBJECTS_OF_STREAM: Final = 50
+"""A stream may have so many times the objects of one event: what its events bring is collected."""
 
 PIECE: Final = 1 << 16
 """Bytes that are handed on before other tasks of the event loop have their turn."""
@@ -66,20 +73,31 @@ class BodyBounds:
         most: Bytes that the reply may have, decoded.
         encoding: The reply's content encoding, or nothing.
         most_in_event: Bytes that one event of a stream may have; None if the reply is read as a whole.
+        most_objects: Objects and lists that the reply, or one event, may have.
         parsed: Whether the bytes are parsed as they are; False for those of a stream that is passed on encoded.
 
     Raises:
         RefusedBodyError: For an encoding that is not known.
     """
 
-    def __init__(self, most: int, encoding: str, most_in_event: int | None = None, *, parsed: bool = True) -> None:
+    def __init__(
+        self,
+        most: int,
+        encoding: str,
+        most_in_event: int | None = None,
+        *,
+        most_objects: int = MOST_OBJECTS,
+        parsed: bool = True,
+    ) -> None:
         self._most = most
+        self._most_objects = most_objects
         self._parsed = parsed
         self._most_in_event = most_in_event
         self._size = 0
         self._event = 0
         self._copied = 0
         self._objects = 0
+        self._all_objects = 0
         self._commas = 0
         self._zlib: Any = None
         if encoding in ("gzip", "x-gzip", "deflate"):
@@ -136,9 +154,11 @@ class BodyBounds:
         if not self._parsed:
             return
         start = 0 if self._most_in_event is None else self._count_event(piece, self._most_in_event)
+        self._all_objects += piece.count(b"{") + piece.count(b"[")
         self._objects += piece.count(b"{", start) + piece.count(b"[", start)
         self._commas += piece.count(b",", start)
-        if self._objects + self._commas // 8 > MOST_OBJECTS:
+        many = self._objects + self._commas // 8 > self._most_objects
+        if many or self._all_objects > OBJECTS_OF_STREAM * self._most_objects:
             raise RefusedBodyError("a reply has too many objects; it was not read", "oversized_reply")
 
     def _count_event(self, piece: bytes, most: int) -> int:

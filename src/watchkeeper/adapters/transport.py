@@ -27,6 +27,7 @@ from watchkeeper.adapters.endpoint import BODY, is_loopback, sdk_httpx
 from watchkeeper.adapters.reply_bounds import (
     MOST_ERROR_BYTES,
     MOST_EVENT_BYTES,
+    MOST_READ_OBJECTS,
     MOST_STREAM_BYTES,
     MOST_WHOLE_BYTES,
     BodyBounds,
@@ -187,7 +188,7 @@ class SocketStream:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             most = MOST_STREAM_BYTES if self._response.ok else most_whole(self._response)
-            bounds = BodyBounds(most, encoding_of(self._response), MOST_EVENT_BYTES)
+            bounds = BodyBounds(most, encoding_of(self._response), MOST_EVENT_BYTES, most_objects=MOST_READ_OBJECTS)
             async for piece in bounds.pieces(self._response.content.iter_any()):
                 self._tail = piece[-len(LAST_EVENT) :]
                 yield piece
@@ -282,7 +283,7 @@ async def whole_body(response: aiohttp.ClientResponse) -> bytes:
     most = most_whole(response)
     if length is not None and length > most:
         raise oversized("reply", most)
-    bounds = BodyBounds(most, encoding)
+    bounds = BodyBounds(most, encoding, most_objects=MOST_READ_OBJECTS)
     if length is None or encoding:
         return b"".join([piece async for piece in bounds.pieces(response.content.iter_any())])
     content = await response.read()

@@ -35,6 +35,16 @@ class CodecError(WatchkeeperError):
     """A value does not fit its type, or cannot be written as JSON."""
 
 
+def check_size(text: str, most: int) -> None:
+    """Refuse a model's JSON before it is decoded, because decoding many values holds up everything else in the process.
+
+    Raises:
+        CodecError: If it has more than ``most`` values; commas and braces in its texts count too.
+    """
+    if text.count(",") + text.count("{") + text.count("[") > most:
+        raise CodecError(f"it holds more than {most:,} values")
+
+
 def is_pydantic(type_: Any) -> TypeGuard[type[Any]]:
     """Return whether ``type_`` is a pydantic model class, without importing pydantic."""
     pydantic = sys.modules.get("pydantic")

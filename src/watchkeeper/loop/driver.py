@@ -16,6 +16,7 @@ import msgspec
 from watchkeeper.children.child import Children, Execute, Family
 from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import OutputParseError, Stop, StoreError
 from watchkeeper.core.messages import Transcript
 from watchkeeper.core.model import ModelReply
@@ -55,6 +56,8 @@ from watchkeeper.prompt.output import parse_output
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended
 from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, within
+from watchkeeper.session.tagging import check
+from watchkeeper.tools.values import MOST_RESULT_LEVELS
 
 SETTLE_SECONDS: Final = 3.0
 """How long a run waits for a checker that it has cancelled; in real time, because it may do real work."""
@@ -182,10 +185,15 @@ class _Driver:
         if not self.plan.parse_output:
             return Parsed(None)
         try:
-            return Parsed(parse_output(text, self.plan.prompt.output_type))
+            output = parse_output(text, self.plan.prompt.output_type)
+            check(output, deepest=MOST_RESULT_LEVELS)
+            return Parsed(output)
         except OutputParseError as error:
-            self.error = error
-            return Unparsable(error.message)
+            failure = error
+        except CodecError as error:  # the log could not keep it
+            failure = OutputParseError(f"The answer does not fit: {error}.", raw=text)
+        self.error = failure
+        return Unparsable(failure.message)
 
     async def _check(self, output: Any) -> Signal:
         """Ask the checker; if it cannot give a verdict, the work is unverified and the reason is recorded.

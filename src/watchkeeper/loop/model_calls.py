@@ -18,7 +18,8 @@ import msgspec
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError, Stop
+from watchkeeper.core.codec import CodecError
+from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError, SessionError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.text import error_text
@@ -46,6 +47,9 @@ from watchkeeper.shield.decision import Decision
 
 LONGEST_LOOK: Final = 10.0
 """The longest interval, in seconds, at which a call that waits for an open breaker asks whether it may pass."""
+
+MOST_CALLS: Final = 1_000
+"""Tool calls that one reply may make. Calls of unknown tools and with wrong arguments follow without a pause."""
 
 LONGEST_WAIT_BEFORE_A_SWITCH: Final = 30.0
 """If a provider asks to wait more seconds than this, another model is asked instead, if there is one."""
@@ -84,6 +88,7 @@ class ModelCalls:
         self._call_ids = {
             call.call_id for said in transcript if isinstance(said, AssistantMessage) for call in said.tool_calls
         }
+        self._id_numbers: dict[str, int] = {}
         self._node_id: str | None = None
         self._backoff = Backoff(scope.clock, scope.rng, self._gate.cancellation, lambda: seconds_left(scope))
 
@@ -176,7 +181,8 @@ class ModelCalls:
 
         async def work(ticket: Ticket) -> ModelReply:
             try:
-                return _checked(await model.turn(in_use.asking(ticket, heard, landing=turn.phase == "landing")))
+                asked = in_use.asking(ticket, heard, landing=turn.phase == "landing")
+                return _checked(await model.turn(asked), model.provider)
             except BaseException as error:
                 raise_failure(error, task)
 
@@ -207,20 +213,19 @@ class ModelCalls:
             said = reply.refusal or reply.message.text or "no reason given"
             raise ProviderError(f"the model refused: {said}", fault="refused", provider=model.provider, billed=True)
         reply = self._with_own_call_ids(reply)
-        self._scope.record(
-            ModelReplied(
-                turn=turn.number,
-                message=reply.message,
-                finish=reply.finish,
-                usage=spent.tokens,
-                cost_nanos=spent.cost_nanos,
-                model=reply.model or model.name,
-                node_id=self._node_id or "",
-                duration_ms=(clock.monotonic() - began) * 1000,
-                landing=turn.phase == "landing",
-                created_at=clock.now(),
-            )
+        replied = ModelReplied(
+            turn=turn.number,
+            message=reply.message,
+            finish=reply.finish,
+            usage=spent.tokens,
+            cost_nanos=spent.cost_nanos,
+            model=reply.model or model.name,
+            node_id=self._node_id or "",
+            duration_ms=(clock.monotonic() - began) * 1000,
+            landing=turn.phase == "landing",
+            created_at=clock.now(),
         )
+        self._record_reply(replied, model.provider)
         return reply
 
     def _failure(self, outcome: Outcome[ModelReply], turn: Turn, number: int, heard: Sequence[str]) -> BaseException:
@@ -267,6 +272,20 @@ class ModelCalls:
             return error  # a configuration error is raised as long as no work can be lost
         # A bug in an adapter ends the work; it never loses what was done.
         return WorkStoppedError(Stop("error", "provider", f"The model failed unexpectedly: {error_text(error)}"), error)
+
+    def _record_reply(self, replied: ModelReplied, provider: str) -> None:
+        """Record a reply.
+
+        Raises:
+            ProviderError: If the log could not keep it, for example because it is nested too deeply.
+        """
+        try:
+            self._scope.record(replied)
+        except SessionError as error:
+            if not isinstance(error.__cause__, CodecError):
+                raise
+            said = f"the reply cannot be recorded: {error.__cause__}"
+            raise ProviderError(said, fault="malformed_reply", provider=provider, billed=True) from error
 
     def _record_failure(
         self, turn: Turn, number: int, fault: str, said: str, retry_in: float | None, text: str = ""
@@ -353,9 +372,8 @@ class ModelCalls:
         given, calls = reply.message.tool_calls, list[ToolCall]()
         for call in given:
             stem = own = call.call_id or "call"
-            number = 1
             while own in self._call_ids:
-                number += 1
+                number = self._id_numbers[stem] = self._id_numbers.get(stem, 1) + 1
                 own = f"{stem}-{number}"
             self._call_ids.add(own)
             calls.append(call if own == call.call_id else replace(call, call_id=own))
@@ -364,7 +382,10 @@ class ModelCalls:
         return replace(reply, message=replace(reply.message, tool_calls=tuple(calls)))
 
 
-def _checked(reply: object) -> ModelReply:
+def _checked(reply: object, provider: str) -> ModelReply:
     if not isinstance(reply, ModelReply):
         raise TypeError(f"turn() must return a ModelReply, not {reply!r}")
+    if (made := len(reply.message.tool_calls)) > MOST_CALLS:
+        said = f"{provider} answered with {made:,} tool calls; one reply may make {MOST_CALLS:,}"
+        raise ProviderError(said, fault="oversized_reply", provider=provider, billed=True)
     return reply

@@ -44,7 +44,7 @@ from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.isolation import ProcessCall
-from watchkeeper.tools.values import MOST_RESULT_VALUES, ToolResult, image_parts
+from watchkeeper.tools.values import MOST_RESULT_LEVELS, MOST_RESULT_VALUES, ToolResult, image_parts
 from watchkeeper.tools.tool import Tool
 
 T = TypeVar("T")
@@ -58,8 +58,8 @@ UNBOUNDED_IMAGE: Final = (
 )
 """The text of a tool's result that holds an image whose cost no ceiling could hold."""
 
-UNCHECKED_CHARS: Final = 10_000
-"""Arguments whose text is longer are counted before the call: the log has to keep them beside the result."""
+UNCHECKED_CHARS: Final = 2 * MOST_RESULT_LEVELS
+"""Arguments whose text is longer are looked at before the call: the log has to keep them beside the result."""
 
 LOOP_SECONDS: Final = 0.1
 """How long the loop may take to stop a process whose time is over, before that is done from another thread."""
@@ -152,7 +152,7 @@ class ToolCalls:
         try:
             params = tool.decode(call.arguments)
             if len(call.arguments) > UNCHECKED_CHARS:
-                check(params, MOST_RESULT_VALUES)
+                check(params, MOST_RESULT_VALUES, MOST_RESULT_LEVELS)
         except (ToolValidationError, CodecError) as error:
             return Attempt("invalid", ToolResult.error(refusal(error)), params=call.arguments)
         attempt = await self._attempt(call, tool, params, 1)
@@ -393,7 +393,7 @@ def recordable(attempt: Attempt, bounds_input: bool) -> tuple[Attempt, str, tupl
         bounds_input: Whether a ceiling has to hold the tokens of each image; one without a bound is then a failure.
     """
     try:
-        check(attempt.result, MOST_RESULT_VALUES)
+        check(attempt.result, MOST_RESULT_VALUES, MOST_RESULT_LEVELS)
         text, images = cast("tuple[object, tuple[ImagePart, ...]]", attempt.result.shown())
         if not isinstance(text, str):
             why = f"its message is of the type {type(text).__name__}, not a text"

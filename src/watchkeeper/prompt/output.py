@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
-from watchkeeper.core.codec import CodecError, close, decode, json_schema, unknown_field
+from watchkeeper.core.codec import CodecError, check_size, close, decode, json_schema, unknown_field
 from watchkeeper.core.errors import ConfigurationError, OutputParseError, PromptDefinitionError
 from watchkeeper.core.model import OutputSchema
 from watchkeeper.core.text import error_text
@@ -36,7 +36,13 @@ T = TypeVar("T")
 WRAPPED: Final = "value"
 """Field that holds an answer which is not an object by itself."""
 
+MOST_VALUES: Final = 150_000
+"""Most values in an answer; no model writes so many."""
+
 _MOST_ATTEMPTS: Final = 64
+_MOST_READ: Final = 8_000_000
+"""Characters that failed attempts to find JSON in a text may have read, all together."""
+
 _OPENER: Final = re.compile(r"[{\[]")
 _BROKEN_OBJECT: Final = re.compile(r"\{\s*\"|\[\s*\{\s*\"")
 _BROKEN_VALUE: Final = re.compile(r"\{\s*\"|\[\s*[\"{\[]")
@@ -115,6 +121,7 @@ def parse_output(text: str, type_: type[T]) -> T:
         return cast("T", text)
     form = answer_form(type_)
     try:
+        check_size(text, MOST_VALUES)
         return _only_one(text.strip(), type_, form)
     except CodecError as error:
         raise OutputParseError(f"The answer does not fit: {error}. {form.expectation}", raw=text) from error
@@ -183,10 +190,10 @@ def _candidates(text: str, broken: re.Pattern[str]) -> Iterator[str]:
     else:
         yield text
         return
-    position = 0
+    position = read = 0
     for _ in range(_MOST_ATTEMPTS):
         start = _OPENER.search(text, position)
-        if start is None:
+        if start is None or read > _MOST_READ:
             return
         try:
             _, end = json.JSONDecoder().raw_decode(text, start.start())
@@ -194,6 +201,7 @@ def _candidates(text: str, broken: re.Pattern[str]) -> Iterator[str]:
             if broken.match(text, start.start()):
                 raise CodecError(_json_problem(error)) from error
             position = start.end()
+            read += len(text) - position  # an error does not tell how far the text was read
         else:
             yield text[start.start() : end]
             position = end

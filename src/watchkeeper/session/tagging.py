@@ -40,6 +40,9 @@ MARK: Final = "$type"
 MOST_VALUES: Final = 1_000_000
 """Most values in one that is checked: `check` may run on an event loop and takes about half a second for as many."""
 
+MOST_LEVELS: Final = 200
+"""Most levels of values inside values: `dump` and `load` need several frames of Python's stack for each."""
+
 VALUE_SIZE: Final = 256
 """Characters of text, bytes, or bits of a whole number, that count as one value more: they are written as text."""
 
@@ -105,7 +108,7 @@ def load(data: Any) -> Any:
         raise CodecError("the data is nested too deeply to be read") from None
 
 
-def check(value: Any, most: int = MOST_VALUES) -> None:
+def check(value: Any, most: int = MOST_VALUES, deepest: int = MOST_LEVELS) -> None:
     """Refuse a value that `dump` could not write, or that is too large to be kept; looks at the type of every part.
 
     A part that is in it several times counts as often, because it is written as often.
@@ -113,12 +116,13 @@ def check(value: Any, most: int = MOST_VALUES) -> None:
     Args:
         value: Of any type.
         most: Most values inside it; `VALUE_SIZE` characters or bytes count as one.
+        deepest: Most levels of values inside values.
 
     Raises:
-        CodecError: As `dump`, and if it holds more values.
+        CodecError: As `dump`, and if it holds more values or levels.
     """
     try:
-        _check(value, most)
+        _check(value, most, deepest)
     except _TooManyError:
         counted = "a part that occurs twice counts twice, and long text counts as several"
         said = f"{type(value).__name__} cannot be written: it holds more than {most:,} values ({counted})"
@@ -167,8 +171,10 @@ def _dump(value: object) -> Any:
     return (_forms.get(type_) or _form_of(type_)).write(value)
 
 
-def _check(value: object, left: int) -> int:
+def _check(value: object, left: int, levels: int) -> int:
     """Return how many values may still follow, of ``left`` before this one's parts."""
+    if levels < 0:
+        raise RecursionError
     parts = _parts.get(type(value)) or _form_of(type(value)).parts
     if parts is None:
         return left
@@ -185,7 +191,7 @@ def _check(value: object, left: int) -> int:
             if not -_SHORT < part < _SHORT:
                 left -= part.bit_length() // VALUE_SIZE
         elif kind not in _leaves:
-            left = _check(part, left)
+            left = _check(part, left, levels - 1)
         elif kind is bytes or kind is bytearray:
             left -= len(part) // VALUE_SIZE
     if left < 0:

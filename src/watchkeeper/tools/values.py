@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar, cast, is_typeddict, overload
 import msgspec
 from msgspec.structs import force_setattr
 
-from watchkeeper.core.codec import CodecError, close, convert, display, json_schema, resolved, unknown_field
+from watchkeeper.core.codec import CodecError, check_size, close, convert, display, json_schema, resolved, unknown_field
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 from watchkeeper.core.messages import ImagePart, Part, TextPart
 from watchkeeper.core.text import clipped, error_text
@@ -29,6 +29,9 @@ V = TypeVar("V")
 
 MOST_RESULT_VALUES: Final = 500_000
 """Most values in a result, and in a call's arguments: half of what one record of the log may hold."""
+
+MOST_RESULT_LEVELS: Final = 150
+"""Most levels of values inside values there: fewer than a record may have."""
 
 
 @own_value("tool_result")
@@ -191,7 +194,10 @@ class Arguments(msgspec.Struct, frozen=True):
 
     def _json(self, text: str) -> Any:
         try:
+            check_size(text, MOST_RESULT_VALUES)
             return None if not text.strip() else msgspec.json.decode(text)
+        except CodecError as error:
+            raise self._refusal(str(error)) from error
         except (ValueError, RecursionError) as error:
             raise self._refusal(f"they are not JSON ({error}): {_shown(text)}") from error
 
@@ -285,8 +291,9 @@ def _takes_text(schema: Schema, definitions: Mapping[str, Schema]) -> bool:
 
 def _opened(text: str) -> Any:
     try:
+        check_size(text, MOST_RESULT_VALUES)
         value = msgspec.json.decode(text)
-    except (ValueError, RecursionError):
+    except (CodecError, ValueError, RecursionError):
         return text
     return cast("Any", value) if isinstance(value, dict | list) else text
 
