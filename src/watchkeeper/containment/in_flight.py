@@ -12,14 +12,15 @@ it goes on in a task, or thread, of its own, and its result is late. Nothing her
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
-from types import CoroutineType, coroutine
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType, coroutine
 from typing import Any, Final, Literal, TypeVar
 from weakref import ReferenceType
 
@@ -284,6 +285,7 @@ class InFlightCall(Ticket):
     def abandon(self, work: Coroutine[Any, Any, Any], waited: Any) -> None:
         """Let the work, and the calls that it is waiting in, go on in a task of its own."""
         self.abandoned_task = asyncio.get_running_loop().create_task(as_coroutine(_run_rest(work, waited)))
+        _take_along(work, self.task, self.abandoned_task)
         for call in list(self.inner_calls()):
             call._move_to(self.abandoned_task)
 
@@ -453,6 +455,33 @@ def _run_rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, 
                 waited = work.send(sent)
     except StopIteration as returned:
         return returned.value  # type: ignore[no-any-return]
+
+
+KEEPS_TASK: Final[Mapping[type, str]] = {asyncio.Timeout: "_task", asyncio.TaskGroup: "_parent_task"}
+
+
+def _take_along(work: Coroutine[Any, Any, Any], old: asyncio.Task[Any] | None, new: asyncio.Task[Any]) -> None:
+    """Let the time-outs and task groups of asyncio that work is inside of cancel its new task, and not the old one.
+
+    They keep the task in which they were entered, and asyncio cannot be told of another. What a suspended coroutine has
+    entered is on its stack, which only the collector sees: the method that leaves it, or, from Python 3.14 on, the
+    object and its function.
+    """
+    suspended: list[Any] = [work]
+    while suspended:
+        held: list[Any] = gc.get_referents(suspended.pop())
+        for each in held:
+            owner: Any = each.__self__ if isinstance(each, MethodType) else each
+            kind: type[Any] = type(owner)
+            leave = getattr(kind, "__aexit__", None)
+            if leave is None:
+                suspended += [each] if isinstance(each, CoroutineType | GeneratorType | AsyncGeneratorType) else []
+            elif each.__func__ is leave if owner is not each else any(one is leave for one in held):
+                name = KEEPS_TASK.get(kind)
+                if name is not None and getattr(owner, name, None) is old:
+                    setattr(owner, name, new)
+                inner = getattr(owner, "__dict__", {})  # of `asynccontextmanager`, and of an `AsyncExitStack`
+                suspended += [inner.get("gen"), *(way for _, way in inner.get("_exit_callbacks", ()))]
 
 
 def as_coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:
