@@ -19,8 +19,9 @@ from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, CircuitState
 from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext
@@ -653,6 +654,38 @@ def test_a_context_that_is_stopped_by_a_hook_does_not_let_the_call_begin(how: st
     assert (outcome.decision, outcome.stop_reason, outcome.admitted) == (Decision.HALT, "aborted", False)
     nothing_is_lost(ctx, steps=0)
     ctx.close()
+
+
+def test_a_call_does_not_begin_if_the_work_ends_while_hooks_are_asked_about_it() -> None:
+    def land(asked: ToolCallContext) -> None:
+        ctx.land(Stop("interrupted", "caller", "Enough."))
+
+    with ExecutionContext(Limits(), shield(Hook(before_tool_call=land))) as ctx:
+        outcome = ctx.call_tool(lambda: pytest.fail("it ran"))
+        assert (outcome.decision, outcome.stop_reason, outcome.admitted) == (Decision.HALT, "interrupted", False)
+        assert ctx.usage.steps == 0
+
+
+@pytest.mark.parametrize("kind", [Hook, Asks])
+def test_a_call_does_not_begin_if_the_one_around_it_overruns_while_hooks_are_asked_about_it(
+    kind: type[Hook], clock: TestClock
+) -> None:
+    over, seen = threading.Event(), list[Outcome[Any]]()
+
+    def think(asked: ToolCallContext) -> None:
+        if asked.tool_name == "inner":
+            clock.advance(1)
+            over.wait(30)
+
+    def work() -> None:
+        seen.append(ctx.call_tool(lambda: pytest.fail("it ran"), WrapOptions("inner")))
+
+    with ExecutionContext(SETTINGS, shield(kind(before_tool_call=think), clock=clock), clock=clock) as ctx:
+        assert ctx.call_tool(work, WrapOptions("outer", timeout_ms=1_000)).stop_reason == "call_timeout"
+        over.set()
+        until_other_thread(lambda: bool(seen))
+        assert (seen[0].decision, seen[0].admitted) == (Decision.HALT, False)
+        assert ctx.usage.steps == 1
 
 
 # --- hooks that block -------------------------------------------------------------------------------------------------

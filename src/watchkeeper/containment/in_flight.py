@@ -472,7 +472,7 @@ def _take_along(work: Coroutine[Any, Any, Any], old: asyncio.Task[Any] | None, n
         held: list[Any] = gc.get_referents(suspended.pop())
         for each in held:
             owner: Any = each.__self__ if isinstance(each, MethodType) else each
-            kind: type[Any] = type(owner)
+            kind: type[Any] = owner.__class__
             leave = getattr(kind, "__aexit__", None)
             if leave is None:
                 suspended += [each] if isinstance(each, CoroutineType | GeneratorType | AsyncGeneratorType) else []
