@@ -272,6 +272,19 @@ def test_money_is_charged_whatever_a_hook_says_and_its_halt_stops_what_follows(s
     assert ctx.snapshot_at_stop is not None
 
 
+def test_what_a_hook_says_about_a_cost_inside_stops_the_context_that_has_the_hook() -> None:
+    halts = shield(Hook(before_charge=Decision.HALT))
+    with ExecutionContext(SETTINGS, halts) as outer, ExecutionContext(SETTINGS) as inner:
+        beside = outer.child(Limits())
+        assert inner.wrap_llm_call(lambda: None, HINT) is Decision.ALLOW
+        for each in (inner, beside, outer):
+            assert each.call_llm(lambda: pytest.fail("it ran")).stop_reason == "budget_exceeded"
+    with ExecutionContext(SETTINGS) as outer:
+        with ExecutionContext(SETTINGS, halts) as inner:
+            assert [inner.wrap_llm_call(lambda: None, HINT) for _ in range(2)] == [Decision.ALLOW, Decision.HALT]
+        assert outer.wrap_llm_call(lambda: None, HINT) is Decision.ALLOW
+
+
 def test_what_else_a_hook_says_about_a_cost_is_recorded_only() -> None:
     with ExecutionContext(SETTINGS, shield(Hook(before_charge=Decision.DEGRADE))) as ctx:
         assert [ctx.wrap_llm_call(lambda: None) for _ in range(2)] == [Decision.ALLOW] * 2
@@ -601,6 +614,27 @@ def test_a_hook_may_use_a_context_of_its_own() -> None:
     with ExecutionContext(SETTINGS, shield(Hook(before_llm_call=ask))) as ctx:
         assert ctx.wrap_llm_call(lambda: None) is Decision.ALLOW
     judge.close()
+
+
+async def test_what_a_hook_started_is_asked_about_once_the_hook_has_answered() -> None:
+    answered, seen = asyncio.Event(), list[asyncio.Task[Any]]()
+
+    async def work() -> None:
+        pass
+
+    async def later() -> list[Decision]:
+        await answered.wait()
+        with ExecutionContext(SETTINGS) as inner:
+            return [(await each.acall_tool(work)).decision for each in (inner, ctx)]
+
+    def start(asked: ToolCallContext) -> None:
+        seen.append(asyncio.ensure_future(later()))
+
+    hook = Hook(before_llm_call=start, before_tool_call=Decision.HALT)
+    with ExecutionContext(SETTINGS, shield(hook)) as ctx:
+        await ctx.acall_llm(work)
+        answered.set()
+        assert await seen[0] == [Decision.HALT, Decision.HALT]
 
 
 def test_a_meter_that_must_not_be_swallowed_loses_nothing(clock: TestClock) -> None:

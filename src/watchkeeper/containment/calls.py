@@ -29,7 +29,7 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.accounting.ledger import INHERITED, Ledger, Refused, is_inherited, Waiter
-from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
+from watchkeeper.containment.guards import GuardedCall, Guards, open_questions, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, GRACE_SECONDS, NEVER, TIME_IS_OVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
@@ -216,7 +216,7 @@ class ContextCalls:
             return self._refuse(request, grant, outer, now)
         if waiter is None:
             around = [call.demand for call in outer.chain()] if outer else []
-            return Waiter(demand, (*around, *(each.demand for each in ASKING.get() if each.demand is not None)))
+            return Waiter(demand, (*around, *(each.demand for each in open_questions() if each.demand is not None)))
         if not waiter.last_chance or not isinstance(grant, Waits):
             return waiter
         stop = exhausted(grant, self.account, landing=request.phase == "landing")

@@ -183,7 +183,7 @@ class ExecutionContext:
             account = Account(limits, account_above(limits, parent.account))
             incidents = Incidents(metadata, tree.clock, on_event or ours.listener, ours)
         if pipeline is not None or circuit_breaker is not None:
-            tree = tree._replace(guards=guards_of(pipeline, circuit_breaker, metadata, tree.guards))
+            tree = tree._replace(guards=guards_of(pipeline, circuit_breaker, metadata, account, tree.guards))
         call = CURRENT_CALL.get()
         inside = parent is not None and call is not None and call.home() is parent
         token = call.cancellation if call is not None and inside else None  # what overruns its time takes it along
