@@ -179,7 +179,7 @@ class TokenRateHook(_WindowHook):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that count now, including estimates of in-flight calls."""
+        """Number of tokens that count now: what was used, and estimates of calls that began within the window."""
         return self._taken
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
@@ -356,6 +356,8 @@ class SlidingWindow:
 
     def take(self, ctx: ToolCallContext, amount: int) -> None:
         """Take an amount for a call."""
+        if not amount:  # nothing to give back, so nothing to keep
+            return
         owner, ground = owner_of(ctx), ctx.metadata if ctx.number else ctx
         until = math.inf if self._seconds is None else self._clock.monotonic() + self._seconds
         taken = self._owned[owner] = Taken(amount, owner, until, ground)
