@@ -372,11 +372,10 @@ class GuardedCall(msgspec.Struct, eq=False):
     def answered(self, response: Any) -> SafetyEvent | None:
         """Show the hooks what a model answered; return what one of them said against it."""
         refused = self.above.answered(response) if self.above is not None else None
-        if refused is not None:
-            return refused
         if not self.guards.asked_about_answers or self.ctx.kind != "llm":
-            return None
-        return self.guards.ask("after_llm_call", self.after or self.ctx, response)
+            return refused
+        own = self.guards.ask("after_llm_call", self.after or self.ctx, response)
+        return refused or own
 
     def failed(self, error: BaseException) -> SafetyEvent | None:
         """Ask the hooks what a failure means.
