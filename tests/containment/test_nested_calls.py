@@ -497,6 +497,41 @@ async def test_time_outs_and_groups_inside_work_that_was_left_behind_cancel_that
     assert await task == CALL_TIMEOUT
 
 
+@pytest.mark.parametrize("kind", [under_a_timer, in_a_group])
+async def test_a_time_out_inside_work_that_ignores_it_is_not_taken_for_a_cancellation_from_elsewhere(
+    clock: TestClock, kind: Callable[..., Awaitable[None]]
+) -> None:
+    gate = gate_with(clock)
+    timer = asyncio.timeout(None)
+    failed, over, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+
+    async def caller() -> str | None:
+        outcome = await gate.acall(CallRequest("tool", timeout=1), lambda _: kind(timer, failed, stubborn))
+        await go_on.wait()
+        return outcome.stop_reason
+
+    task = asyncio.ensure_future(caller())
+    await settle()
+    clock.advance(1)
+    await settle()
+    failed.set()
+    if kind is under_a_timer:
+        timer.reschedule(0)
+    await settle()
+    clock.advance(1)
+    await settle()
+    seen = (task.cancelling(), task.done())
+    over.set()
+    go_on.set()
+    assert seen == (0, False)
+    assert await task == CALL_TIMEOUT
+
+
 # --- whatever happens, in whatever order ------------------------------------------------------------------------------
 
 EVENTS = st.sampled_from(["outer", "middle", "inner", "elsewhere", "step", "steps", "grace"])

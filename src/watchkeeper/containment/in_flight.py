@@ -285,7 +285,8 @@ class InFlightCall(Ticket):
     def abandon(self, work: Coroutine[Any, Any, Any], waited: Any) -> None:
         """Let the work, and the calls that it is waiting in, go on in a task of its own."""
         self.abandoned_task = asyncio.get_running_loop().create_task(as_coroutine(_run_rest(work, waited)))
-        _take_along(work, self.task, self.abandoned_task)
+        if self.task is not None:
+            _take_along(work, self.task, self.abandoned_task)
         for call in list(self.inner_calls()):
             call._move_to(self.abandoned_task)
 
@@ -422,6 +423,8 @@ def _run_grace(call: InFlightCall, work: Coroutine[Any, Any, T], waited: Any, cl
                 own = _cancels(call) < pending or any(inner.cancelled for inner in call.inner_calls())
                 if leaves or not own:
                     call.abandon(work, _abandon_inner(call, work, waited))
+                    if not leaves and _cancels(call) < pending:  # of a time-out in the work, which it ignored
+                        raise AbandonedError from None
                     raise
                 continue
             if waited is None or waited.done():
@@ -460,7 +463,7 @@ def _run_rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, 
 KEEPS_TASK: Final[Mapping[type, str]] = {asyncio.Timeout: "_task", asyncio.TaskGroup: "_parent_task"}
 
 
-def _take_along(work: Coroutine[Any, Any, Any], old: asyncio.Task[Any] | None, new: asyncio.Task[Any]) -> None:
+def _take_along(work: Coroutine[Any, Any, Any], old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
     """Let the time-outs and task groups of asyncio that work is inside of cancel its new task, and not the old one.
 
     They keep the task in which they were entered, and asyncio cannot be told of another. What a suspended coroutine has
@@ -480,6 +483,8 @@ def _take_along(work: Coroutine[Any, Any, Any], old: asyncio.Task[Any] | None, n
                 name = KEEPS_TASK.get(kind)
                 if name is not None and getattr(owner, name, None) is old:
                     setattr(owner, name, new)
+                    if owner.expired() if name == "_task" else owner._parent_cancel_requested:
+                        old.uncancel()  # it has cancelled the old task already, for the work alone
                 inner = getattr(owner, "__dict__", {})  # of `asynccontextmanager`, and of an `AsyncExitStack`
                 suspended += [inner.get("gen"), *(way for _, way in inner.get("_exit_callbacks", ()))]
 
