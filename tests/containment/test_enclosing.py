@@ -122,12 +122,27 @@ def test_inside_a_call_it_is_a_part_of_the_context_whose_call_it_is() -> None:
         other.close()
 
 
-def test_a_call_that_overruns_its_time_takes_along_what_was_opened_in_it() -> None:
+def merely_inside(outer: ExecutionContext) -> ExecutionContext:
+    return ExecutionContext(config())
+
+
+def a_child(outer: ExecutionContext) -> ExecutionContext:
+    return outer.child(Limits())
+
+
+def a_part(outer: ExecutionContext) -> ExecutionContext:
+    return outer.split({"one": 1})["one"]
+
+
+@pytest.mark.parametrize("open_below", [merely_inside, a_child, a_part])
+def test_a_call_that_overruns_its_time_takes_along_what_was_opened_in_it(
+    open_below: Callable[[ExecutionContext], ExecutionContext],
+) -> None:
     opened: list[ExecutionContext] = []
     over = threading.Event()
 
     def work() -> None:
-        opened.append(ExecutionContext(config()))
+        opened.append(open_below(outer))
         opened[0].cancellation.on_cancel(lambda _: over.set())
         over.wait(10)
 
