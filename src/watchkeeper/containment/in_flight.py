@@ -15,7 +15,7 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from functools import partial
@@ -460,11 +460,29 @@ def _run_rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, 
         return returned.value  # type: ignore[no-any-return]
 
 
-KEEPS_TASK: Final[Mapping[type, str]] = {asyncio.Timeout: "_task", asyncio.TaskGroup: "_parent_task"}
+def _move_time_out(entered: Any, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
+    if entered._task is old:
+        entered._task = new
+        if entered.expired():  # it has cancelled the old task already, for the work alone
+            old.uncancel()
+
+
+def _move_group(entered: Any, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
+    if entered._parent_task is old:
+        entered._parent_task = new
+        if entered._parent_cancel_requested:
+            old.uncancel()
+
+
+MOVES: Final[dict[type, Callable[[Any, asyncio.Task[Any], asyncio.Task[Any]], None]]] = {
+    asyncio.Timeout: _move_time_out,
+    asyncio.TaskGroup: _move_group,
+}
+"""How to tell of a new task what keeps the one in which it was entered, by its type."""
 
 
 def _take_along(work: Coroutine[Any, Any, Any], old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
-    """Let the time-outs and task groups of asyncio that work is inside of cancel its new task, and not the old one.
+    """Let the time-outs, task groups and blocks that work is inside of cancel its new task, and not the old one.
 
     They keep the task in which they were entered, and asyncio cannot be told of another. What a suspended coroutine has
     entered is on its stack, which only the collector sees: the method that leaves it, or, from Python 3.14 on, the
@@ -480,11 +498,8 @@ def _take_along(work: Coroutine[Any, Any, Any], old: asyncio.Task[Any], new: asy
             if leave is None:
                 suspended += [each] if isinstance(each, CoroutineType | GeneratorType | AsyncGeneratorType) else []
             elif each.__func__ is leave if owner is not each else any(one is leave for one in held):
-                name = KEEPS_TASK.get(kind)
-                if name is not None and getattr(owner, name, None) is old:
-                    setattr(owner, name, new)
-                    if owner.expired() if name == "_task" else owner._parent_cancel_requested:
-                        old.uncancel()  # it has cancelled the old task already, for the work alone
+                if (move := MOVES.get(kind)) is not None:
+                    move(owner, old, new)
                 inner = getattr(owner, "__dict__", {})  # of `asynccontextmanager`, and of an `AsyncExitStack`
                 suspended += [inner.get("gen"), *(way for _, way in inner.get("_exit_callbacks", ()))]
 
