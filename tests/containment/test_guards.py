@@ -19,9 +19,10 @@ from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.leaving import check_leaving
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ConfigurationError, Stop
+from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, Stop
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, CircuitState
 from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext
@@ -384,6 +385,18 @@ def test_a_request_is_checked_inside_a_call_and_outside_of_any() -> None:
         assert ctx.check_egress("https://good") is Decision.HALT
     with pytest.raises(ConfigurationError):
         ctx.check_egress("https://good")
+
+
+def test_hooks_are_asked_about_requests_inside_and_not_about_those_of_what_stands_apart() -> None:
+    def send() -> None:
+        check_leaving("https://example.com/x", "POST")
+
+    def work() -> list[bool]:
+        with ExecutionContext(SETTINGS) as inner, ExecutionContext(SETTINGS, parent=None) as apart:
+            return [isinstance(each.call_tool(send).error, EgressRefusedError) for each in (inner, apart)]
+
+    with ExecutionContext(SETTINGS, shield(Hook(before_egress=Decision.HALT))) as ctx:
+        assert ctx.call_tool(work).value == [True, False]
 
 
 def test_without_a_pipeline_every_request_may_leave() -> None:

@@ -195,8 +195,10 @@ class InFlightCall(Ticket):
         return None
 
     def nearest_guarded(self) -> GuardedCall | None:
-        """Return what the guards know of this call, or of the nearest around it that was guarded."""
-        return next((call.guarded for call in self.chain() if call.guarded is not None), None)
+        """Return what the guards know of this call, or of the nearest around it in its tree that was guarded."""
+        tree = self.demand.account.chain[-1]
+        calls = (call for call in self.chain() if call.demand.account.chain[-1] is tree)
+        return next((call.guarded for call in calls if call.guarded is not None), None)
 
     def inner_calls(self) -> Iterator[InFlightCall]:
         """Return the calls that its work is waiting in, in the same task, the next one first."""
