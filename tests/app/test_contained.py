@@ -21,6 +21,7 @@ import pytest
 from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import watchkeeper
+from tests.containment.gates import gate_with, settle
 from tests.kit import Call, ScriptedModel, collect_garbage, events
 from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
@@ -31,6 +32,7 @@ from watchkeeper.app.contained import Contained, contained
 from watchkeeper.contained_sdk.calls import CallStopped, in_force
 from watchkeeper.contained_sdk.http import contained_async_http_client
 from watchkeeper.containment.config import WrapOptions
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import TestClock, Timer
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.model import ModelReply, ModelRequest
@@ -608,6 +610,34 @@ async def test_code_that_ends_well_in_spite_of_the_deadline_has_ended_well() -> 
     assert interrupted
     assert (task := asyncio.current_task()) is not None
     assert task.cancelling() == 0
+
+
+@pytest.mark.parametrize("timeout", ["1h", "3s"])
+async def test_a_block_inside_work_that_was_left_behind_does_not_cancel_the_caller_of_that_work(timeout: str) -> None:
+    clock, over, go_on = TestClock(), asyncio.Event(), asyncio.Event()
+
+    async def work(ticket: Ticket) -> None:
+        async with contained(timeout=timeout, store=None):
+            while not over.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await over.wait()
+
+    async def caller() -> str | None:
+        with gate_with(clock) as gate:
+            outcome = await gate.acall(CallRequest("tool", timeout=1), work)
+            await go_on.wait()
+        return outcome.stop_reason
+
+    task = asyncio.ensure_future(caller())
+    await settle()
+    for seconds in (1, 1, 5):
+        clock.advance(seconds)
+        await settle()
+    seen = (task.cancelling(), task.done())
+    over.set()
+    go_on.set()
+    assert seen == (0, False)
+    assert await task == "call_timeout"
 
 
 def test_an_async_block_needs_a_task() -> None:

@@ -9,16 +9,18 @@ import contextvars
 import gc
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.kit import collect_garbage
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.shield.circuit_breaker import CircuitBreaker
@@ -120,12 +122,27 @@ def test_inside_a_call_it_is_a_part_of_the_context_whose_call_it_is() -> None:
         other.close()
 
 
-def test_a_call_that_overruns_its_time_takes_along_what_was_opened_in_it() -> None:
+def merely_inside(outer: ExecutionContext) -> ExecutionContext:
+    return ExecutionContext(config())
+
+
+def a_child(outer: ExecutionContext) -> ExecutionContext:
+    return outer.child(Limits())
+
+
+def a_part(outer: ExecutionContext) -> ExecutionContext:
+    return outer.split({"one": 1})["one"]
+
+
+@pytest.mark.parametrize("open_below", [merely_inside, a_child, a_part])
+def test_a_call_that_overruns_its_time_takes_along_what_was_opened_in_it(
+    open_below: Callable[[ExecutionContext], ExecutionContext],
+) -> None:
     opened: list[ExecutionContext] = []
     over = threading.Event()
 
     def work() -> None:
-        opened.append(ExecutionContext(config()))
+        opened.append(open_below(outer))
         opened[0].cancellation.on_cancel(lambda _: over.set())
         over.wait(10)
 
@@ -135,6 +152,23 @@ def test_a_call_that_overruns_its_time_takes_along_what_was_opened_in_it() -> No
         assert opened[0].call_llm(lambda: None).stop_reason == "aborted"
         assert outer.stop is None
         opened[0].close()
+
+
+def aborted(gate: ExecutionContext) -> None:
+    gate.abort("enough")
+
+
+@pytest.mark.parametrize("end", [aborted, ExecutionContext.close])
+def test_what_was_opened_in_a_call_is_reached_after_that_call_too(end: Callable[[ExecutionContext], None]) -> None:
+    def told(ticket: Ticket) -> bool:
+        end(outer)
+        return ticket.cancellation.is_cancelled
+
+    with ExecutionContext(config()) as outer:
+        opened = outer.call_tool(lambda: ExecutionContext(config())).value
+        assert opened is not None
+        collect_garbage()
+        assert opened.call_tool(told).value is True
 
 
 @pytest.mark.parametrize("own", [{"ledger": MemoryLedger()}, {"clock": TestClock()}])

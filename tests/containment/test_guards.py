@@ -16,11 +16,13 @@ from watchkeeper.accounting.account import STEPS
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.accounting.limits import Landing, Limits
+from watchkeeper.containment.calls import check_leaving
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, Stop
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers, CircuitState
 from watchkeeper.shield.decision import ChainMetadata, Decision, ToolCallContext
@@ -271,6 +273,19 @@ def test_money_is_charged_whatever_a_hook_says_and_its_halt_stops_what_follows(s
     assert ctx.snapshot_at_stop is not None
 
 
+def test_what_a_hook_says_about_a_cost_inside_stops_the_context_that_has_the_hook() -> None:
+    halts = shield(Hook(before_charge=Decision.HALT))
+    with ExecutionContext(SETTINGS, halts) as outer, ExecutionContext(SETTINGS) as inner:
+        beside = outer.child(Limits())
+        assert inner.wrap_llm_call(lambda: None, HINT) is Decision.ALLOW
+        for each in (inner, beside, outer):
+            assert each.call_llm(lambda: pytest.fail("it ran")).stop_reason == "budget_exceeded"
+    with ExecutionContext(SETTINGS) as outer:
+        with ExecutionContext(SETTINGS, halts) as inner:
+            assert [inner.wrap_llm_call(lambda: None, HINT) for _ in range(2)] == [Decision.ALLOW, Decision.HALT]
+        assert outer.wrap_llm_call(lambda: None, HINT) is Decision.ALLOW
+
+
 def test_what_else_a_hook_says_about_a_cost_is_recorded_only() -> None:
     with ExecutionContext(SETTINGS, shield(Hook(before_charge=Decision.DEGRADE))) as ctx:
         assert [ctx.wrap_llm_call(lambda: None) for _ in range(2)] == [Decision.ALLOW] * 2
@@ -370,6 +385,18 @@ def test_a_request_is_checked_inside_a_call_and_outside_of_any() -> None:
         assert ctx.check_egress("https://good") is Decision.HALT
     with pytest.raises(ConfigurationError):
         ctx.check_egress("https://good")
+
+
+def test_hooks_are_asked_about_requests_inside_and_not_about_those_of_what_stands_apart() -> None:
+    def send() -> None:
+        check_leaving("https://example.com/x", "POST")
+
+    def work() -> list[bool]:
+        with ExecutionContext(SETTINGS) as inner, ExecutionContext(SETTINGS, parent=None) as apart:
+            return [isinstance(each.call_tool(send).error, EgressRefusedError) for each in (inner, apart)]
+
+    with ExecutionContext(SETTINGS, shield(Hook(before_egress=Decision.HALT))) as ctx:
+        assert ctx.call_tool(work).value == [True, False]
 
 
 def test_without_a_pipeline_every_request_may_leave() -> None:
@@ -602,6 +629,27 @@ def test_a_hook_may_use_a_context_of_its_own() -> None:
     judge.close()
 
 
+async def test_what_a_hook_started_is_asked_about_once_the_hook_has_answered() -> None:
+    answered, seen = asyncio.Event(), list[asyncio.Task[Any]]()
+
+    async def work() -> None:
+        pass
+
+    async def later() -> list[Decision]:
+        await answered.wait()
+        with ExecutionContext(SETTINGS) as inner:
+            return [(await each.acall_tool(work)).decision for each in (inner, ctx)]
+
+    def start(asked: ToolCallContext) -> None:
+        seen.append(asyncio.ensure_future(later()))
+
+    hook = Hook(before_llm_call=start, before_tool_call=Decision.HALT)
+    with ExecutionContext(SETTINGS, shield(hook)) as ctx:
+        await ctx.acall_llm(work)
+        answered.set()
+        assert await seen[0] == [Decision.HALT, Decision.HALT]
+
+
 def test_a_meter_that_must_not_be_swallowed_loses_nothing(clock: TestClock) -> None:
     def interrupt(value: Any, error: BaseException | None, ticket: Ticket) -> Charge:
         raise KeyboardInterrupt
@@ -653,6 +701,38 @@ def test_a_context_that_is_stopped_by_a_hook_does_not_let_the_call_begin(how: st
     assert (outcome.decision, outcome.stop_reason, outcome.admitted) == (Decision.HALT, "aborted", False)
     nothing_is_lost(ctx, steps=0)
     ctx.close()
+
+
+def test_a_call_does_not_begin_if_the_work_ends_while_hooks_are_asked_about_it() -> None:
+    def land(asked: ToolCallContext) -> None:
+        ctx.land(Stop("interrupted", "caller", "Enough."))
+
+    with ExecutionContext(Limits(), shield(Hook(before_tool_call=land))) as ctx:
+        outcome = ctx.call_tool(lambda: pytest.fail("it ran"))
+        assert (outcome.decision, outcome.stop_reason, outcome.admitted) == (Decision.HALT, "interrupted", False)
+        assert ctx.usage.steps == 0
+
+
+@pytest.mark.parametrize("kind", [Hook, Asks])
+def test_a_call_does_not_begin_if_the_one_around_it_overruns_while_hooks_are_asked_about_it(
+    kind: type[Hook], clock: TestClock
+) -> None:
+    over, seen = threading.Event(), list[Outcome[Any]]()
+
+    def think(asked: ToolCallContext) -> None:
+        if asked.tool_name == "inner":
+            clock.advance(1)
+            over.wait(30)
+
+    def work() -> None:
+        seen.append(ctx.call_tool(lambda: pytest.fail("it ran"), WrapOptions("inner")))
+
+    with ExecutionContext(SETTINGS, shield(kind(before_tool_call=think), clock=clock), clock=clock) as ctx:
+        assert ctx.call_tool(work, WrapOptions("outer", timeout_ms=1_000)).stop_reason == "call_timeout"
+        over.set()
+        until_other_thread(lambda: bool(seen))
+        assert (seen[0].decision, seen[0].admitted) == (Decision.HALT, False)
+        assert ctx.usage.steps == 1
 
 
 # --- hooks that block -------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import permutations
@@ -413,6 +413,123 @@ async def test_work_that_is_left_behind_while_its_context_closes_hears_of_it(clo
     gate.close()  # the task of what was left behind has not taken its first step
     await settle()
     assert seen == ["first", "second"]
+
+
+# --- what asyncio remembers of the task in which work was begun -------------------------------------------------------
+
+
+@asynccontextmanager
+async def within(timer: asyncio.Timeout) -> AsyncGenerator[None]:
+    async with timer:
+        yield
+
+
+async def under_a_timer(timer: asyncio.Timeout, failed: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    async with timer:
+        await work()
+
+
+async def under_a_timer_of_its_own(
+    timer: asyncio.Timeout, failed: asyncio.Event, work: Callable[[], Awaitable[None]]
+) -> None:
+    async with within(timer):
+        await work()
+
+
+async def on_a_stack(timer: asyncio.Timeout, failed: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(timer)
+        await work()
+
+
+async def in_a_generator(timer: asyncio.Timeout, failed: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    async def items() -> AsyncGenerator[None]:
+        async with timer:
+            await work()
+            yield
+
+    async for _ in items():
+        pass
+
+
+async def in_a_group(timer: asyncio.Timeout, failed: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    async def fails() -> None:
+        await failed.wait()
+        raise ValueError("no luck")
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fails())
+        await work()
+
+
+@pytest.mark.parametrize("kind", [under_a_timer, under_a_timer_of_its_own, on_a_stack, in_a_generator, in_a_group])
+async def test_time_outs_and_groups_inside_work_that_was_left_behind_cancel_that_work_and_not_its_caller(
+    clock: TestClock, kind: Callable[..., Awaitable[None]]
+) -> None:
+    gate = gate_with(clock)
+    seen: list[str] = []
+    go_on, failed = asyncio.Event(), asyncio.Event()
+
+    async def caller() -> str | None:
+        async with asyncio.timeout(None), asyncio.TaskGroup() as ours:
+            timer = asyncio.timeout(None)
+
+            async def work(ticket: Ticket) -> None:
+                assert ours is not None  # work knows a group of its caller, and is not inside of it
+                await kind(timer, failed, lambda: ignore_twice(seen, ticket))
+
+            outcome = await gate.acall(CallRequest("tool", timeout=1), work)
+            failed.set()
+            if kind is not in_a_group:
+                timer.reschedule(0)
+            await go_on.wait()
+        return outcome.stop_reason
+
+    task = asyncio.ensure_future(caller())
+    await settle()
+    clock.advance(1)
+    await settle()
+    clock.advance(1)
+    await settle()
+    assert seen == ["first", "second"]
+    assert (task.cancelling(), task.done()) == (0, False)
+    go_on.set()
+    assert await task == CALL_TIMEOUT
+
+
+@pytest.mark.parametrize("kind", [under_a_timer, in_a_group])
+async def test_a_time_out_inside_work_that_ignores_it_is_not_taken_for_a_cancellation_from_elsewhere(
+    clock: TestClock, kind: Callable[..., Awaitable[None]]
+) -> None:
+    gate = gate_with(clock)
+    timer = asyncio.timeout(None)
+    failed, over, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+
+    async def caller() -> str | None:
+        outcome = await gate.acall(CallRequest("tool", timeout=1), lambda _: kind(timer, failed, stubborn))
+        await go_on.wait()
+        return outcome.stop_reason
+
+    task = asyncio.ensure_future(caller())
+    await settle()
+    clock.advance(1)
+    await settle()
+    failed.set()
+    if kind is under_a_timer:
+        timer.reschedule(0)
+    await settle()
+    clock.advance(1)
+    await settle()
+    seen = (task.cancelling(), task.done())
+    over.set()
+    go_on.set()
+    assert seen == (0, False)
+    assert await task == CALL_TIMEOUT
 
 
 # --- whatever happens, in whatever order ------------------------------------------------------------------------------

@@ -44,6 +44,41 @@ def test_a_full_window_halts_calls_and_not_the_chain() -> None:
         assert ctx.wrap_llm_call(lambda: "answer") is ALLOW
 
 
+class Objects:
+    """Lets no answer be used."""
+
+    def before_llm_call(self, ctx: ToolCallContext) -> None:
+        return None
+
+    def after_llm_call(self, ctx: ToolCallContext, response: object) -> Decision:
+        return HALT
+
+
+@pytest.mark.spec("EC-037")
+def test_tokens_of_an_answer_count_whoever_objects_to_it() -> None:
+    around, inside = TokenRateHook(100), TokenRateHook(100)
+    with gate(ShieldPipeline(pre_dispatch=(Objects(), around))) as outer:
+        with ExecutionContext(unlimited(), ShieldPipeline(pre_dispatch=inside)) as ctx:
+            assert ctx.wrap_llm_call(lambda: {"usage": {"total_tokens": 100}}) is HALT
+        assert (around.tokens, inside.tokens) == (100, 100)
+        assert outer.call_llm(lambda: pytest.fail("it ran")).stop_reason == "provider_rate_limit"
+
+
+async def test_a_hook_behind_the_cheaper_model_may_block_beside_the_loop() -> None:
+    threads: list[threading.Thread] = []
+
+    class Asks:
+        blocks_for = "5s"
+
+        def before_llm_call(self, ctx: ToolCallContext) -> None:
+            threads.append(threading.current_thread())
+
+    hook = ModelDowngradeHook("cheap", at_cost_share=None, when=Asks())
+    with gate(ShieldPipeline(pre_dispatch=hook)) as ctx:
+        assert (await ctx.acall(CallRequest("llm"), answer)).decision is ALLOW
+    assert threads != [threading.current_thread()]
+
+
 @pytest.mark.spec("EC-036")
 def test_a_call_that_the_breaker_or_a_later_hook_refuses_takes_no_place() -> None:
     class Later:

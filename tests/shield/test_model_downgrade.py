@@ -93,9 +93,15 @@ def test_another_hook_may_know_nothing_of_answers_and_releases() -> None:
     hook.release(ctx)
 
 
+class Unawaited:
+    async def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
+        return None
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
+        ({"model": "m", "when": Unawaited()}, "must be a plain function, not async"),
         ({"model": ""}, "model=''"),
         ({"model": "  "}, "model='  '"),
         ({"model": None}, "model=None"),

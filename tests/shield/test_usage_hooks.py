@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,17 @@ def test_without_a_window_nothing_expires_and_much_is_kept_in_one_figure() -> No
     window.give_back(ctx)
     assert window.slide() == 4
     assert str(window) == "in all"
+
+
+@pytest.mark.parametrize("seconds", [None, 10])
+def test_nothing_is_kept_of_a_call_that_takes_nothing(seconds: float | None) -> None:
+    window = SlidingWindow(seconds, TestClock())
+    ctx = call()
+    held = sys.getrefcount(ctx)
+    window.take(ctx, 0)
+    assert sys.getrefcount(ctx) == held
+    window.settle(ctx, 5)
+    assert window.slide() == 5
 
 
 def test_a_call_gives_back_its_newest_amount_once() -> None:

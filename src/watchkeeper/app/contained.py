@@ -31,7 +31,7 @@ from watchkeeper.contained_sdk.calls import BLOCKS, CallStopped, Containment, Pr
 from watchkeeper.contained_sdk.reading import SentRequest
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import Around, ExecutionContext
-from watchkeeper.containment.in_flight import set_timer
+from watchkeeper.containment.in_flight import MOVES, set_timer
 from watchkeeper.containment.record import ContextSnapshot
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, DeadlineLike
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError, Stop
@@ -294,9 +294,17 @@ class Contained:
             raise
         return self._block
 
+    def move(self, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
+        """Go on in another task."""
+        if self._block is not None:
+            self._block.move(old, new)
+
     def _check_unused(self) -> None:
         if self._block is not None:
             raise ConfigurationError("this contained(...) is open already: make another one for another block")
+
+
+MOVES[Contained] = Contained.move
 
 
 def is_generator_of(value: Any, fn: Any) -> bool:
@@ -427,6 +435,11 @@ class Block:
         """Let the deadline, and an abort, interrupt a task."""
         self._guard = Guard(self.context, task, self._clock)
 
+    def move(self, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
+        """Go on in another task."""
+        if self._guard is not None:
+            self._guard.move(old, new)
+
     def leave(self, error: BaseException | None) -> None:
         """Restore what was in force before, close the context, and raise if a stop ended the block.
 
@@ -552,6 +565,13 @@ class Guard:
         deadline = context.deadline
         self._timer = set_timer(clock, deadline.instant(clock), self._strike) if deadline is not None else None
         self._forget: Callable[[], None] | None = context.cancellation.on_cancel(self._aborted)
+
+    def move(self, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
+        """Watch over the task in which the block goes on, because the gate has left its work behind."""
+        if self._task is old:
+            self._task, self._others = new, new.cancelling()
+            if self._struck:
+                old.uncancel()
 
     def _aborted(self, reason: str) -> None:
         call_in_loop(self._loop, self._strike)

@@ -29,7 +29,7 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.accounting.ledger import INHERITED, Ledger, Refused, is_inherited, Waiter
-from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, stop_by_hook
+from watchkeeper.containment.guards import GuardedCall, Guards, open_questions, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, GRACE_SECONDS, NEVER, TIME_IS_OVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
@@ -216,7 +216,7 @@ class ContextCalls:
             return self._refuse(request, grant, outer, now)
         if waiter is None:
             around = [call.demand for call in outer.chain()] if outer else []
-            return Waiter(demand, (*around, *(each.demand for each in ASKING.get() if each.demand is not None)))
+            return Waiter(demand, (*around, *(each.demand for each in open_questions() if each.demand is not None)))
         if not waiter.last_chance or not isinstance(grant, Waits):
             return waiter
         stop = exhausted(grant, self.account, landing=request.phase == "landing")
@@ -291,11 +291,10 @@ class ContextCalls:
         """
         request, outer, now = guarded.request, CURRENT_CALL.get(), self.clock.monotonic()
         heed_wall(self.account, self.clock, now)
-        if self.closed or self.aborted or now >= self.account.work_until:
-            late = self._too_late(request, now)
-            if late is not None:
-                self.refund(guarded)
-                return self._refuse(request, late, outer, now)
+        late = self._too_late(request, outer, now)
+        if late is not None:
+            self.refund(guarded)
+            return self._refuse(request, late, outer, now)
         stop: Stop | None = None
         try:
             event = event if answered else guarded.unanswered()
@@ -324,13 +323,19 @@ class ContextCalls:
         self.ledger.refund(guarded.demand, self.clock.monotonic())
         guarded.release()
 
-    def _too_late(self, request: CallRequest, now: float) -> Refused | None:
-        """Return why an admitted call may not begin any more, if asking about it took too long."""
+    def _too_late(self, request: CallRequest, outer: InFlightCall | None, now: float) -> Refused | None:
+        """Return why an admitted call may not begin any more, if something ended while it was asked about."""
         if self.closed:
             return Refused(CLOSED_UNDER_WAY, latched=False)
         if self.aborted:
             stop = stop_of(self.account) or aborted(self.cancellation.reason or "")
             return Refused(stop, latched=False)
+        overrun = None if outer is None else outer.overrun_around(self.account)
+        if overrun is not None:
+            return Refused(begun_too_late(overrun), latched=False)
+        ended = stop_of(self.account) if request.phase == "landing" else work_stop_of(self.account)
+        if ended is not None:
+            return Refused(ended, latched=False)
         if now < self.phase_ends(request):
             return None
         return self.time_is_over(landing=request.phase == "landing", now=now)

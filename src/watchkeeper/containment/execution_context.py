@@ -183,11 +183,8 @@ class ExecutionContext:
             account = Account(limits, account_above(limits, parent.account))
             incidents = Incidents(metadata, tree.clock, on_event or ours.listener, ours)
         if pipeline is not None or circuit_breaker is not None:
-            tree = tree._replace(guards=guards_of(pipeline, circuit_breaker, metadata, tree.guards))
-        call = CURRENT_CALL.get()
-        inside = parent is not None and call is not None and call.home() is parent
-        token = call.cancellation if call is not None and inside else None  # what overruns its time takes it along
-        self._set_up(account, tree, incidents, parent, token)
+            tree = tree._replace(guards=guards_of(pipeline, circuit_breaker, metadata, account, tree.guards))
+        self._set_up(account, tree, incidents, parent)
         self._calls.apart = parent is None and enclosing.innermost() is not None
         if parent is None:
             ROOTS[account] = tree.ledger
@@ -209,7 +206,6 @@ class ExecutionContext:
         tree: Tree,
         incidents: Incidents,
         parent: ExecutionContext | None,
-        token: CancellationToken | None = None,
     ) -> None:
         """Do what a root and a child have in common before the ledger opens their account.
 
@@ -218,7 +214,6 @@ class ExecutionContext:
             tree: What it shares with the others of its tree.
             incidents: Its record.
             parent: The context above, or None.
-            token: Whose cancellation aborts it; the parent's by default.
         """
         self.account: Account = account
         self.ledger: Ledger = tree.ledger
@@ -226,8 +221,9 @@ class ExecutionContext:
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
         set_ends(account, parent.account if parent else None, tree.clock)
-        if token is None and parent is not None:
-            token = parent.cancellation
+        token, call = parent.cancellation if parent is not None else None, CURRENT_CALL.get()
+        if parent is not None and call is not None and call.home() is parent:
+            token = call.cancellation  # what overruns its time takes along what was opened in it
         self.cancellation: CancellationToken = CancellationToken(token)
         self._calls = ContextCalls(tree, account, self.cancellation, incidents, ref(self))
 

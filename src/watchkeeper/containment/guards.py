@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -38,26 +38,34 @@ BEFORE: Final = {"llm": "before_llm_call", "tool": "before_tool_call"}
 """What a pipeline is asked before a call, by its kind; child runs are not asked about, the calls in them are."""
 
 
-class Asking(NamedTuple):
-    """A question that hooks are answering.
+class Asking(msgspec.Struct, eq=False):
+    """A question to hooks.
 
     Attributes:
         guards: Who asks.
         demand: What the call in question holds until the answer; None if there is no call.
+        is_answered: Whether it is over; tasks and threads that a hook started may go on.
     """
 
     guards: Guards
     demand: Demand | None
+    is_answered: bool = False
 
 
 ASKING: Final[ContextVar[tuple[Asking, ...]]] = ContextVar("watchkeeper_asking", default=())
-"""In the code of a hook, the questions that it is answering."""
+"""In the code of a hook, and in what it started, the questions that it was answering."""
+
+
+def open_questions() -> list[Asking]:
+    """Return the questions that hooks are answering by the code that runs here."""
+    return [each for each in ASKING.get() if not each.is_answered]
 
 
 class Guards:
     """The pipeline and the breaker of a tree of contexts.
 
     Attributes:
+        account: That of the context that they were given to; a hook that objects to a cost stops all of it.
         above: The guards of the context around it, which are asked first.
         pipeline: The hooks, if there are any.
         breaker: The breaker, or the one for each provider, if there is one.
@@ -73,6 +81,7 @@ class Guards:
         "_facts",
         "_permitting",
         "above",
+        "account",
         "asked_about_answers",
         "asked_about_egress",
         "blocks_for",
@@ -86,9 +95,11 @@ class Guards:
         pipeline: ShieldPipeline | None,
         breaker: CircuitBreaker | CircuitBreakers | None,
         chain: ChainMetadata,
+        account: Account,
         above: Guards | None = None,
     ) -> None:
         """Guard a chain; at least one of pipeline and breaker is given."""
+        self.account = account
         self.above = above
         self.pipeline = pipeline
         self.breaker = breaker
@@ -112,12 +123,12 @@ class Guards:
 
     def left_to_ask(self) -> Guards | None:
         """Return the guards without those whose hook is running this code: it would ask itself without end."""
-        if not ASKING.get():
+        if not (questions := open_questions()):
             return self
         above = None if self.above is None else self.above.left_to_ask()
-        if any(each.guards is self for each in ASKING.get()):
+        if any(each.guards is self for each in questions):
             return above
-        return self if above is self.above else Guards(self.pipeline, self.breaker, self._chain, above)
+        return self if above is self.above else Guards(self.pipeline, self.breaker, self._chain, self.account, above)
 
     def asked_breaker(self, breaker: object) -> AskedBreaker | None:
         """Return who asks a breaker that has public methods of its own; None for one that gives out permits.
@@ -144,10 +155,12 @@ class Guards:
         """Ask the pipeline; `ASKING` tells the gate when one of its own hooks calls it."""
         if self.pipeline is None:
             return None
-        mark = ASKING.set((*ASKING.get(), Asking(self, demand)))
+        asking = Asking(self, demand)
+        mark = ASKING.set((*ASKING.get(), asking))
         try:
             return self.pipeline.ask(method, ctx, *facts)
         finally:
+            asking.is_answered = True
             ASKING.reset(mark)
 
     def guard(self, request: CallRequest, demand: Demand, outer: GuardedCall | None, number: int) -> GuardedCall:
@@ -193,6 +206,7 @@ def guards_of(
     pipeline: ShieldPipeline | None,
     breaker: CircuitBreaker | CircuitBreakers | None,
     chain: ChainMetadata,
+    account: Account,
     above: Guards | None,
 ) -> Guards | None:
     """Return the guards of a chain; None if there are none. What is among those above already is not asked twice."""
@@ -201,7 +215,7 @@ def guards_of(
         pipeline = None if pipeline is layer.pipeline else pipeline
         breaker = None if breaker is layer.breaker else breaker
         layer = layer.above
-    return above if pipeline is None and breaker is None else Guards(pipeline, breaker, chain, above)
+    return above if pipeline is None and breaker is None else Guards(pipeline, breaker, chain, account, above)
 
 
 class GuardedCall(msgspec.Struct, eq=False):
@@ -310,8 +324,8 @@ class GuardedCall(msgspec.Struct, eq=False):
 
     def settle(
         self, charge: Charge, error: BaseException | None, *, succeeded: bool, failed: bool
-    ) -> SafetyEvent | None:
-        """Tell breaker and hooks how the call ended; return the event of a hook that objects to going on.
+    ) -> tuple[SafetyEvent, Account] | None:
+        """Tell breaker and hooks how the call ended; return what a hook said against going on, and what that concerns.
 
         Args:
             charge: What it cost.
@@ -319,7 +333,7 @@ class GuardedCall(msgspec.Struct, eq=False):
             succeeded: Whether the breaker is told of a success.
             failed: Whether it is told of a failure.
         """
-        said: SafetyEvent | None = None
+        said: tuple[SafetyEvent, Account] | None = None
         try:
             if self.above is not None:
                 said = self.above.settle(charge, error, succeeded=succeeded, failed=failed)
@@ -329,7 +343,7 @@ class GuardedCall(msgspec.Struct, eq=False):
 
     def _settle_own(
         self, charge: Charge, error: BaseException | None, *, succeeded: bool, failed: bool
-    ) -> SafetyEvent | None:
+    ) -> tuple[SafetyEvent, Account] | None:
         permit, self.permit = self.permit, None
         if permit is not None:
             try:
@@ -352,16 +366,16 @@ class GuardedCall(msgspec.Struct, eq=False):
             )
         if not guards.told_costs or not (succeeded or cost):
             return None
-        return guards.ask("before_charge", self.after or self.ctx, cost)
+        event = guards.ask("before_charge", self.after or self.ctx, cost)
+        return None if event is None else (event, guards.account)
 
     def answered(self, response: Any) -> SafetyEvent | None:
         """Show the hooks what a model answered; return what one of them said against it."""
         refused = self.above.answered(response) if self.above is not None else None
-        if refused is not None:
-            return refused
         if not self.guards.asked_about_answers or self.ctx.kind != "llm":
-            return None
-        return self.guards.ask("after_llm_call", self.after or self.ctx, response)
+            return refused
+        own = self.guards.ask("after_llm_call", self.after or self.ctx, response)
+        return refused or own
 
     def failed(self, error: BaseException) -> SafetyEvent | None:
         """Ask the hooks what a failure means.

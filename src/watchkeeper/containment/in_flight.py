@@ -12,13 +12,14 @@ it goes on in a task, or thread, of its own, and its result is late. Nothing her
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
-from types import CoroutineType, coroutine
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType, coroutine
 from typing import Any, Final, Literal, TypeVar
 from weakref import ReferenceType
 
@@ -194,8 +195,10 @@ class InFlightCall(Ticket):
         return None
 
     def nearest_guarded(self) -> GuardedCall | None:
-        """Return what the guards know of this call, or of the nearest around it that was guarded."""
-        return next((call.guarded for call in self.chain() if call.guarded is not None), None)
+        """Return what the guards know of this call, or of the nearest around it in its tree that was guarded."""
+        tree = self.demand.account.chain[-1]
+        calls = (call for call in self.chain() if call.demand.account.chain[-1] is tree)
+        return next((call.guarded for call in calls if call.guarded is not None), None)
 
     def inner_calls(self) -> Iterator[InFlightCall]:
         """Return the calls that its work is waiting in, in the same task, the next one first."""
@@ -288,6 +291,8 @@ class InFlightCall(Ticket):
     def abandon(self, work: Coroutine[Any, Any, Any], waited: Any) -> None:
         """Let the work, and the calls that it is waiting in, go on in a task of its own."""
         self.abandoned_task = asyncio.get_running_loop().create_task(as_coroutine(_run_rest(work, waited)))
+        if self.task is not None:
+            _take_along(work, self.task, self.abandoned_task)
         for call in list(self.inner_calls()):
             call._move_to(self.abandoned_task)
 
@@ -424,6 +429,8 @@ def _run_grace(call: InFlightCall, work: Coroutine[Any, Any, T], waited: Any, cl
                 own = _cancels(call) < pending or any(inner.cancelled for inner in call.inner_calls())
                 if leaves or not own:
                     call.abandon(work, _abandon_inner(call, work, waited))
+                    if not leaves and _cancels(call) < pending:  # of a time-out in the work, which it ignored
+                        raise AbandonedError from None
                     raise
                 continue
             if waited is None or waited.done():
@@ -457,6 +464,50 @@ def _run_rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, 
                 waited = work.send(sent)
     except StopIteration as returned:
         return returned.value  # type: ignore[no-any-return]
+
+
+def _move_time_out(entered: Any, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
+    if entered._task is old:
+        entered._task = new
+        if entered.expired():  # it has cancelled the old task already, for the work alone
+            old.uncancel()
+
+
+def _move_group(entered: Any, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
+    if entered._parent_task is old:
+        entered._parent_task = new
+        if entered._parent_cancel_requested:
+            old.uncancel()
+
+
+MOVES: Final[dict[type, Callable[[Any, asyncio.Task[Any], asyncio.Task[Any]], None]]] = {
+    asyncio.Timeout: _move_time_out,
+    asyncio.TaskGroup: _move_group,
+}
+"""How to tell of a new task what keeps the one in which it was entered, by its type."""
+
+
+def _take_along(work: Coroutine[Any, Any, Any], old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
+    """Let the time-outs, task groups and blocks that work is inside of cancel its new task, and not the old one.
+
+    They keep the task in which they were entered, and asyncio cannot be told of another. What a suspended coroutine has
+    entered is on its stack, which only the collector sees: the method that leaves it, or, from Python 3.14 on, the
+    object and its function.
+    """
+    suspended: list[Any] = [work]
+    while suspended:
+        held: list[Any] = gc.get_referents(suspended.pop())
+        for each in held:
+            owner: Any = each.__self__ if isinstance(each, MethodType) else each
+            kind: type[Any] = owner.__class__
+            leave = getattr(kind, "__aexit__", None)
+            if leave is None:
+                suspended += [each] if isinstance(each, CoroutineType | GeneratorType | AsyncGeneratorType) else []
+            elif each.__func__ is leave if owner is not each else any(one is leave for one in held):
+                if (move := MOVES.get(kind)) is not None:
+                    move(owner, old, new)
+                inner = getattr(owner, "__dict__", {})  # of `asynccontextmanager`, and of an `AsyncExitStack`
+                suspended += [inner.get("gen"), *(way for _, way in inner.get("_exit_callbacks", ()))]
 
 
 def as_coroutine(work: Awaitable[T]) -> Coroutine[Any, Any, T]:

@@ -196,8 +196,8 @@ def record(
     if call.request.max_retries is not None:
         calls.repeated.record(call.request, failed=failed)
     retries = demand.wants[RETRIES] if failed or not demand.may_fail else 0
-    said = None if error is None else error_text(error)
-    node.ending = Ending(now, status, charge.cost_nanos, charge.tokens, retries, stop_reason, said, None)
+    raised = None if error is None else error_text(error)
+    node.ending = Ending(now, status, charge.cost_nanos, charge.tokens, retries, stop_reason, raised, None)
     calls.in_flight.pop(node.number, None)
     witness = calls.incidents.witness
     if witness is not None:
@@ -207,12 +207,12 @@ def record(
     if not call.begun:
         guarded.release()
         return
-    event = guarded.settle(charge, error, succeeded=status == "ok", failed=failed and stop_reason != "timeout")
-    if event is None:
+    said = guarded.settle(charge, error, succeeded=status == "ok", failed=failed and stop_reason != "timeout")
+    if said is None:
         return
+    event, account = said
     calls.incidents.record(event)
-    stop = stop_by_hook(event)
-    account, landing = calls.account, demand.landing
+    stop, landing = stop_by_hook(event), demand.landing and account is calls.account
     if stop and calls.ledger.latch(account, stop, account.stops_work_only(landing=landing), calls.clock.monotonic()):
         calls.report_stop(stop)
 

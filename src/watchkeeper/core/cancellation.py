@@ -2,7 +2,8 @@
 
 Cancelling a parent cancels its children; cancelling twice keeps the first reason. Callbacks run once, on the thread
 that cancels; if a callback raises, the error is logged and the other callbacks still run. A parent holds its children
-by weak references, so a long run does not collect tokens.
+by weak references, so a long run does not collect tokens; a child holds its parent, or it would not be reached any more
+once the token between it and the one that is cancelled was collected.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Bell(threading.Event):
 class CancellationToken:
     """A flag with a reason, children and callbacks; safe under threads."""
 
-    __slots__ = ("__weakref__", "_callbacks", "_children", "_event", "_lock", "_reason")
+    __slots__ = ("__weakref__", "_callbacks", "_children", "_event", "_lock", "_parent", "_reason")
 
     def __init__(self, parent: CancellationToken | None = None) -> None:
         # A token and all tokens below it share one lock; reentrant: a finaliser may cancel a token while it is held.
@@ -65,6 +66,7 @@ class CancellationToken:
         self._reason: str | None = None
         self._callbacks: dict[object, Callable[[str], None]] = {}
         self._children: set[ref[CancellationToken]] | None = None
+        self._parent = parent
         if parent is not None:
             parent._adopt(self)
 

@@ -25,10 +25,12 @@ from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, Tool
 # Each method returns a `Decision`, or None to abstain. Methods are sync and fast, and thread-safe if the pipeline is
 # shared. A hook has the methods of its slot, and may also have:
 #
-# - ``release(ctx)``: called if a call does not run after the hook was asked; gives back what the hook counted for it
+# - ``release(ctx)``: called if a call does not run after the hook was asked; gives back what the hook counted for it.
+#   Hooks that have it see an answer before those that do not, because these may object to it
 # - ``stop_reason``: one of `core.errors.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
 # - ``explain(ctx) -> str``: one sentence that says why it did not allow the call
-# - ``blocks_for``: seconds it may take; it is then asked on a worker thread, so that it can wait for a person or server
+# - ``blocks_for``: seconds it may take; before a model call or a tool call it is then asked on a worker thread, so that
+#   it can wait for a person or server. Its other methods are called where the call is, also on an event loop
 # - ``fallback_model``: name of the cheaper model to use when it returns DEGRADE
 
 
@@ -141,6 +143,7 @@ class ShieldPipeline:
     ) -> None:
         """Store the hooks and check them."""
         answering = [hook for hook in as_hooks(pre_dispatch) if hasattr(hook, "after_llm_call")]
+        answering.sort(key=lambda hook: not hasattr(hook, "release"))
         self._asked = {
             "before_llm_call": methods_of("pre_dispatch", pre_dispatch, "before_llm_call"),
             "after_llm_call": methods_of("pre_dispatch", answering, "after_llm_call"),

@@ -34,7 +34,7 @@ from watchkeeper.core.quantities import (
     is_whole,
 )
 from watchkeeper.shield.decision import Decision, ToolCallContext
-from watchkeeper.shield.pipeline import PreDispatchHook
+from watchkeeper.shield.pipeline import PreDispatchHook, methods_of
 
 TokensOf = Callable[[Any], int | None]
 """Returns how many tokens a response has used; None if the response does not say."""
@@ -179,7 +179,7 @@ class TokenRateHook(_WindowHook):
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that count now, including estimates of in-flight calls."""
+        """Number of tokens that count now: what was used, and estimates of calls that began within the window."""
         return self._taken
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
@@ -252,6 +252,7 @@ class ModelDowngradeHook:
 
     Attributes:
         fallback_model: The cheaper model.
+        blocks_for: Seconds that ``when`` may take, if it says so.
 
     Raises:
         ConfigurationError: If a value is invalid, or if both ``at_cost_share`` and ``when`` are None.
@@ -272,11 +273,15 @@ class ModelDowngradeHook:
         if at_cost_share is None and when is None:
             raise ConfigurationError("at_cost_share=None and when=None leave nothing to decide by; give one of them")
         self._at_cost_share = None if at_cost_share is None else checked_share(at_cost_share, "at_cost_share")
-        if when is not None and not hasattr(when, "before_llm_call"):
-            raise ConfigurationError(
-                f"when={when!r} is no hook that is asked before a model call: it has no before_llm_call"
-            )
+        if when is not None:
+            methods_of("when", when, "before_llm_call")
         self._when = when
+
+    @property
+    def blocks_for(self) -> DurationLike | None:
+        """Seconds that the other hook may take, if it says so; it is then asked on a worker thread."""
+        seconds: DurationLike | None = getattr(self._when, "blocks_for", None)
+        return seconds
 
     def before_llm_call(self, ctx: ToolCallContext) -> Decision | None:
         """Return DEGRADE for a call of another model once a condition holds, else None."""
@@ -356,6 +361,8 @@ class SlidingWindow:
 
     def take(self, ctx: ToolCallContext, amount: int) -> None:
         """Take an amount for a call."""
+        if not amount:  # nothing to give back, so nothing to keep
+            return
         owner, ground = owner_of(ctx), ctx.metadata if ctx.number else ctx
         until = math.inf if self._seconds is None else self._clock.monotonic() + self._seconds
         taken = self._owned[owner] = Taken(amount, owner, until, ground)
