@@ -287,7 +287,7 @@ class ModelInUse:
 
         Args:
             ticket: What was granted.
-            heard: Gets the pieces of text that are streamed, if there is a listener.
+            heard: Gets the pieces of text that are streamed, with or without a listener.
             landing: Whether it is the last turn.
         """
         whole = self.request
@@ -300,6 +300,7 @@ class ModelInUse:
             settings=whole.settings,
             timeout=ticket.timeout,
             on_delta=None if whole.on_delta is None else both(heard.append, whole.on_delta),
+            on_text=heard.append if whole.on_delta is None else None,
         )
 
     @property
