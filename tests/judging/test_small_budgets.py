@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from tests.kit import ANSWER, Say, ScriptedModel, children, events, inside, question
 from watchkeeper.accounting.budget import Budget, BudgetTracker
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate, EstimatedRequest
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.usage import TokenUsage
@@ -185,3 +188,38 @@ def test_no_limit_above_is_ever_exceeded(asked: list[tuple[int, int]], ceiling: 
     result, _ = asyncio.run(inside(act, ScriptedModel(respond), limits))
     assert result.usage.tokens.total <= ceiling
     assert result.usage.tokens.total == 30 + sum(each.usage.tokens.total for each in events(result, ChildEnded))
+
+
+async def test_at_the_gate_a_call_waits_until_there_is_room_above_for_its_worst_case() -> None:
+    with ExecutionContext(Limits(max_total_tokens=3_000, landing=None, verdict=None)) as gate:
+        own = gate.child(Limits(max_total_tokens=600, landing=None, verdict=None), "own", by_estimate=True)
+        held = asyncio.Event()
+
+        async def hold(ticket: Ticket) -> None:
+            await held.wait()
+
+        async def work(ticket: Ticket) -> tuple[int, int]:
+            return ticket.max_output_tokens, gate.left()["max_total_tokens"]
+
+        def free(*_: object) -> Charge:
+            return Charge()
+
+        def used(*_: object) -> Charge:
+            return Charge(TokenUsage(700, 20))
+
+        worst, likely = (Estimate(size, max_output_tokens=500, min_output_tokens=50) for size in (1_500, 400))
+        request = EstimatedRequest(kind="llm", estimate=worst, likely=likely)
+        other = asyncio.ensure_future(gate.acall(CallRequest(kind="llm", estimate=Estimate(2_000)), hold, free))
+        await asyncio.sleep(0)
+        mine = asyncio.ensure_future(own.acall(request, work, used))
+        await asyncio.sleep(0)
+        assert not mine.done()
+        held.set()
+        await other
+        assert (await mine).value == (200, 3_000 - 1_500 - 200)
+        assert gate.left()["max_total_tokens"] == 3_000 - 720
+        refused = await own.acall(request, work, used)
+        assert refused.stop is not None
+        assert "reached its ceiling of 600 tokens" in refused.stop.message
+        own.close()
+        assert gate.is_booked
