@@ -164,8 +164,9 @@ class ModelCalls:
         """Whether to retry with the same model: not if another can take over and the wait or a ceiling forbids it."""
         if self._successor(turn.phase) is None:
             return True
-        again = CallRequest(kind="llm", estimate=turn.worst, retry=True, phase=turn.phase)
-        return wait <= LONGEST_WAIT_BEFORE_A_SWITCH and self._gate.affords(self._estimated(again, self.line.in_use))
+        once_more = CallRequest(kind="llm", estimate=turn.worst, retry=True, phase=turn.phase)
+        again = self._estimated(once_more, self.line.in_use)
+        return wait <= LONGEST_WAIT_BEFORE_A_SWITCH and self._gate.affords(again)
 
     def _estimated(self, request: CallRequest, model: ModelInUse) -> CallRequest:
         """Return a request with an estimate of its input beside its worst case, if an isolated nested budget pays."""
