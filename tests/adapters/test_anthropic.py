@@ -192,6 +192,17 @@ async def test_long_answers_are_streamed_even_if_nobody_listens() -> None:
     assert short == long
 
 
+async def test_the_text_of_long_answers_is_heard_even_if_nobody_listens() -> None:
+    heard: list[str] = []
+    long = MESSAGES.longest_whole + 1
+    whole, _ = await ask(ANTHROPIC, [say("Yes, " * 20)], max_output_tokens=long, on_text=heard.append)
+    assert len(heard) > 1
+    assert "".join(heard) == whole.message.text
+    heard.clear()
+    await ask(ANTHROPIC, [say("Yes.")], on_text=heard.append)
+    assert heard == []
+
+
 async def test_a_schema_that_cannot_be_enforced_is_put_into_the_system_prompt() -> None:
     counts = OutputSchema("Counts", {"type": "object", "additionalProperties": {"type": "integer"}})
     _, body = await ask(ANTHROPIC, [say("{}")], output=counts)

@@ -15,9 +15,12 @@ from watchkeeper.core.model import ModelRequest, ModelSettings
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.observer import FeedbackProviderConfig, FeedbackTrigger
-from watchkeeper.runtime.events import ObserversRan
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.events import ChildEnded, ObserversRan
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.shield.tool_permission import ToolPermissionHook
+from watchkeeper.subagents import PromptRegistry, PromptSubagentToolsSection
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.resources import Resources
@@ -189,3 +192,47 @@ def test_single_tasks_may_have_tighter_limits(limits: Limits) -> None:
 def test_what_cannot_work_is_refused_when_the_agent_is_made(given: Any, error: type[Exception], part: str) -> None:
     with pytest.raises(error, match=part):
         Agent(ScriptedModel(echo), "Be brief.", **given)
+
+
+# --- sections and subagents -------------------------------------------------------------------------------------------
+
+SEARCH = PromptTemplate[str](ns="shop", key="search", sections=(MarkdownSection("Task", "task", "Search."),))
+ASK = {"mode": "ad_hoc", "prompt_ns": "shop", "prompt_key": "search", "instructions": "Count the tills."}
+
+
+@pytest.mark.parametrize("given", [[SEARCH], (SEARCH,), PromptRegistry(SEARCH)])
+def test_an_agent_hands_work_to_its_subagents(given: Any) -> None:
+    model = ScriptedModel([Call("dispatch_subagent", ASK), "Two.", "There are two."])
+    agent = Agent(model, "You run a shop.", str, subagents=given)
+    result = agent.run("How many tills?", store=None)
+    assert result.output == "There are two."
+    assert [ended.prompt_name for ended in result.session[ChildEnded].all()] == ["shop/search"]
+    assert replace(agent, name="other").template.tools[0].name == agent.template.tools[0].name
+
+
+def test_further_sections_stand_between_instructions_and_task_with_their_tools() -> None:
+    style = MarkdownSection("Style", "style", "Write to ${task}.", tools=(look,))
+    agent = Agent(ScriptedModel([]), "You write.", str, tools=(close_down,), sections=[style])
+    assert [section.key for section in agent.template.sections] == ["instructions", "style", "task"]
+    assert [each.name for each in agent.template.tools] == ["look", "close_down"]
+    assert "Write to Ann." in agent.prompt("Ann").render().text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sections": MarkdownSection("S", "s", "Brief.")}, "sections=.* must be a list of sections"),
+        ({"sections": ["Be brief."]}, "sections=.* must be a list of sections"),
+        ({"sections": iter(())}, "sections=.* must be a list of sections"),
+        ({"sections": [MarkdownSection("S", "s", "For ${whom}.")]}, r"the section 's' has the placeholder \$\{whom\}"),
+        ({"sections": [MarkdownSection("T", "task", "Again.")]}, "'task'"),
+        ({"subagents": SEARCH}, "subagents=.* must be a list of prompts"),
+        ({"subagents": ["search"]}, "'search' is neither"),
+        ({"subagents": [Agent("local", "You search.")]}, "not Agents, which have a model and limits of their own"),
+        ({"subagents": [SEARCH, replace(SEARCH, name="b")]}, "registered already"),
+        ({"subagents": [SEARCH], "sections": [PromptSubagentToolsSection(PromptRegistry(SEARCH))]}, "subagents"),
+    ],
+)
+def test_sections_and_subagents_that_cannot_work_are_refused_at_once(given: dict[str, Any], said: str) -> None:
+    with pytest.raises((ConfigurationError, PromptDefinitionError), match=said):
+        Agent(ScriptedModel([]), "You work.", str, **given)

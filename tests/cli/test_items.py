@@ -192,6 +192,45 @@ def test_a_batch_of_two_hundred_with_ten_bad_ones_ends_with_a_screenful_and_exit
     assert lines[-2].startswith("190 of 200 items done")
 
 
+SLOW = (
+    AGENT.replace('print("the tool speaks")', "others.wait(30)")
+    + """
+import threading
+
+from watchkeeper.adapters.scripted import Calls
+from watchkeeper.core.usage import TokenUsage
+
+ended = 0
+others = threading.Event()
+
+
+def SCRIPT(request):
+    global ended
+    first = len(request.transcript) == 1
+    usage = TokenUsage(10_000 if first else 1, 0)
+    if first and "slow" in request.transcript[0].text:
+        return Calls((Call("look", {"path": "a"}),), usage=usage)
+    ended += 1
+    if ended == 3:
+        others.set()
+    return Say({"summary": "done", "count": 1}, usage=usage)
+"""
+)
+
+
+def test_the_counter_shows_what_running_items_have_cost_too(cli: CommandLine) -> None:
+    cli.write(SLOW)
+    write(cli, names_txt="slow\n" + "quick\n" * 19)
+    (cli.folder / "pyproject.toml").write_text(
+        '[tool.watchkeeper.prices]\n"scripted:scripted" = { input = 100, output = 0 }\n'
+    )
+    said = cli.run("--each", "lines:names.txt", "--concurrency", "2")
+    counts = [line.partition(", about")[0] for line in said.out.splitlines() if " not done, " in line]
+    assert said.code == 0
+    assert counts[0] == "2 of 20 done, 0 not done, $3.00"  # one of them is what the slow item has cost so far
+    assert counts[-1] == "20 of 20 done, 0 not done, $20.00"
+
+
 def test_quiet_prints_only_the_end(cli: CommandLine) -> None:
     cli.write(BATCH)
     write(cli, names_txt=NAMES)

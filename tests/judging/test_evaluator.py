@@ -490,7 +490,7 @@ async def test_a_budget_exhausted_in_the_middle_of_an_evaluation_propagates_and_
     @tool
     def look() -> str:
         """Look."""
-        return "x" * 5_000
+        return "x" * 20_000
 
     allowed = NestedExecutionConfig(allow_nested_tools=True)
     act = asking(question(tools=(look,)), config=allowed, budget=Budget(max_total_tokens=4_000))

@@ -175,7 +175,7 @@ async def test_the_examples_run_as_they_are_written() -> None:
 async def test_the_recovery_patterns_leave_the_run_unharmed() -> None:
     nonsense = ScriptedModel(["nonsense"] * 2, name="judge")
     poor = agent(Adapter(nonsense), share_budget=False)
-    big = ScriptedModel([*[Call("step")] * 5, "Done. " * 200])
+    big = ScriptedModel([*[Call("step")] * 5, "Done. " * 400])
     result = await arun(poor, model=big, clock=TestClock(), store=None)
     assert (result.stop, result.completion) == (None, "unverified")
     assert result.completion_note == "Verification skipped (resource limit)"

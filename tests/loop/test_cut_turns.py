@@ -27,6 +27,7 @@ class Streams:
 
     name, provider, native_output, free = "streams", "test", True, True
     context_window = max_output_tokens = None
+    streams_anyway = False
 
     def __init__(self, clock: TestClock, *turns: Sequence[str | Callable[[], object] | None]) -> None:
         self.clock, self.turns = clock, list(turns)
@@ -43,8 +44,9 @@ class Streams:
                 piece()
                 continue
             said += piece
-            if request.on_delta is not None:
-                request.on_delta(piece)
+            hear = request.on_delta or (request.on_text if self.streams_anyway else None)
+            if hear is not None:
+                hear(piece)
         return ModelReply(AssistantMessage(text=said), TokenUsage(10, 5))
 
     async def close(self) -> None:
@@ -70,6 +72,19 @@ def test_a_first_turn_that_is_cut_is_the_partial_answer() -> None:
     assert result.stop.reason == "timeout"
     assert (result.output, result.partial, result.text) == (None, "Half of it", "Half of it")
     assert "10 characters of text to hand over" in result.sentence()
+
+
+def test_an_adapter_that_streams_without_a_listener_keeps_its_text_too() -> None:
+    clock = TestClock()
+    model = Streams(clock, ["Half ", "of it", None], ["All of it"])
+    model.streams_anyway = True
+    result = run(ASK, model=model, limits=LANDS, clock=clock)
+    assert result.stop is not None
+    assert (result.stop.reason, result.partial) == ("timeout", "All of it")
+    assert model.requests[1][1] == AssistantMessage(text="Half of it")
+    again = Streams(clock, ["Half ", "of it", None])
+    again.streams_anyway = True
+    assert run(ASK, model=again, limits=Limits("100s", landing=None), clock=clock).partial == "Half of it"
 
 
 def test_it_lands_if_there_is_time() -> None:

@@ -88,6 +88,8 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         period: Whether it starts again with every day or month (UTC); None for an account that never does.
         carved_on_open: Whether its ceilings are carved from what is left above when it is opened.
         for_verdict: Whether it holds what its parent keeps for a verdict.
+        by_estimate: Whether it is the isolated budget of a nested evaluation, which model calls may pass by an estimate
+            of their input; what it claims above grows with the worst cases that are reserved in it.
         renews_on: The next day on which its period starts again; set by the ledger that keeps it.
         chain: This account and all above it, innermost first.
         tops: Its own ceilings by count, as they are in force: the carved amount if it is less than the requested one.
@@ -124,6 +126,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     period: Period | None = None
     carved_on_open: bool = False
     for_verdict: bool = False
+    by_estimate: bool = False
     renews_on: date | None = None
     chain: tuple[Account, ...] = ()
     tops: list[int | None] = []
@@ -524,6 +527,8 @@ def update_claim(claim: Claim) -> None:
     amount = max((account.tops[count] or 0) - account.settled[count], 0)
     if account.barred is not None:
         amount = min(amount, account.reserved[count])
+    if account.by_estimate:
+        amount = max(amount, account.reserved[count])
     change = amount - claim.amount
     if change:
         claim.amount = amount

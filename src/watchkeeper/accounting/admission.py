@@ -14,7 +14,16 @@ from __future__ import annotations
 from typing import Final
 
 from watchkeeper.accounting.account import COST, NOTHING, RETRIES, SPENDABLE, Account
-from watchkeeper.accounting.call_request import Admitted, CallRequest, Exhausted, Expired, Ruling, Stopped, Waits
+from watchkeeper.accounting.call_request import (
+    Admitted,
+    CallRequest,
+    EstimatedRequest,
+    Exhausted,
+    Expired,
+    Ruling,
+    Stopped,
+    Waits,
+)
 from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED, UNLIMITED_COUNTS
 
 NO_CALLS: Final = NOTHING[len(SPENDABLE) :]
@@ -177,6 +186,13 @@ def decide(demand: Demand, now: float) -> Ruling:
         free = left - level.reserved[count] - growth
         if left > 0 and (want + price * output <= free or (want == 0 and price == 0 and growth <= 0)):
             continue
+        if (
+            account.by_estimate
+            and level is account
+            and 2 * want > free
+            and isinstance(demand.request, EstimatedRequest)
+        ):
+            return decide_by_estimate(demand, demand.request)
         least = want + price * demand.least
         if left <= 0 or least > left - firm_hold(demand, held, level, count):
             return Exhausted(count, ceiling, level, least, left - firm_hold(demand, held, level, count))
@@ -189,6 +205,48 @@ def decide(demand: Demand, now: float) -> Ruling:
         if overspent is not None:
             return overspent
     return waits or Admitted(output)
+
+
+def decide_by_estimate(demand: Demand, request: EstimatedRequest) -> Ruling:
+    """Decide about a model call whose input, at worst, takes more than half of the isolated nested budget that is left.
+
+    Its own account admits it by the estimate. Every account above must have room for the worst case: where the account
+    has carved its ceiling, for what the worst case needs beyond what is claimed there. A nested budget keeps nothing
+    for a landing turn.
+    """
+    account, likely = demand.account, request.likely
+    tokens_in = likely.input_tokens
+    guess = (likely.input_nanos, tokens_in, tokens_in, 0, *demand.wants[len(SPENDABLE) :])
+    guessed_output = (likely.output_nanos_per_token, *demand.per_output[1:])
+    rows = [
+        (count, ceiling, level, guess[count], guessed_output[count], 0)
+        if level is account
+        else (count, ceiling, level, demand.wants[count], demand.per_output[count], 0)
+        for count, ceiling, level in account.ceilings
+    ]
+    for claim in account.carved:
+        count = claim.count
+        want = demand.wants[count] + account.reserved[count] - claim.amount  # below 0 where the claim covers it
+        rows += [
+            (count, ceiling, level, want, demand.per_output[count], claim.amount)
+            for level in claim.outer
+            if (ceiling := level.tops[count]) is not None
+        ]
+    output, waits = demand.most, None
+    for count, ceiling, level, want, price, claimed in rows:
+        if not demand.concerns[count]:
+            continue
+        left = ceiling - level.settled[count]
+        free, least = left - level.reserved[count], want + price * demand.least
+        firm = left if level is account else left - firm_hold(demand, NOTHING, level, count)
+        if (level is account and left <= 0) or least > max(firm - claimed, 0):
+            return Exhausted(count, ceiling, level, least + claimed, firm)
+        if least > max(free, 0):
+            waits = waits or Waits(count, ceiling, level)
+        elif price:
+            output = min(output, (free - want) // price)
+    output, overspent = clamp_beyond(demand, NOTHING, output)
+    return overspent or waits or Admitted(output)
 
 
 def latches(demand: Demand, verdict: Exhausted) -> bool:

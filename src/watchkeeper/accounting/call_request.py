@@ -142,6 +142,17 @@ class CallRequest(msgspec.Struct, frozen=True):
     call_id: str | None = None
 
 
+class EstimatedRequest(CallRequest, frozen=True):
+    """A model call whose true worst case may be too much for a small budget of a nested evaluation.
+
+    Attributes:
+        likely: What it will probably cost, by an estimate of its input. Only the account of an isolated nested budget
+            admits it by that; every account above reserves the worst case.
+    """
+
+    likely: Estimate = NO_ESTIMATE
+
+
 # --- what is answered -------------------------------------------------------------------------------------------------
 
 

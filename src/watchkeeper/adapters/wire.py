@@ -176,7 +176,7 @@ class RemoteModel:
         check_extra(request.settings.extra, wire.reserved)
         on_delta: OnDelta | None = request.on_delta
         if on_delta is None and request.max_output_tokens > wire.longest_whole:
-            on_delta = str
+            on_delta = request.on_text or str
         body = wire.encode(self, request, on_delta is not None)
 
         def read(answer: Any) -> ModelReply:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
 
-from watchkeeper.app.options import RunOptions, TaskOptions, check_arguments, check_left_to_agent
+from watchkeeper.app.options import RunOptions, TaskOptions, brief, check_arguments, check_left_to_agent
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import ImagePart
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.prompt.completion import COMPLETION_ROUNDS, TaskCompletionChecker
@@ -26,6 +27,9 @@ from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
 from watchkeeper.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from watchkeeper.subagents.payloads import PromptRegistry
 
 LABEL_CHARS: Final = 60
 """A task is named in results and logs by this many of its first characters."""
@@ -61,6 +65,9 @@ class Agent(Generic[OutputT]):
         shield: Hooks that are asked before every model call and tool call.
         resources: What tools may ask their context for.
         filesystem: What tools may read and write.
+        sections: Further sections of its prompt, between instructions and task, with their tools.
+        subagents: What it may hand work to: prompts and templates, or a `PromptRegistry` of them. For settings of
+            subagents, give a `PromptSubagentToolsSection` among the sections instead.
         template: The prompt template that it builds.
     """
 
@@ -78,13 +85,21 @@ class Agent(Generic[OutputT]):
     shield: ShieldPipeline | None = None
     resources: Resources | None = None
     filesystem: Filesystem | None = None
+    sections: Sequence[MarkdownSection] = field(default=(), hash=False)
+    subagents: Sequence[PromptTemplate[Any] | Prompt[Any]] | PromptRegistry = field(default=(), hash=False)
     template: PromptTemplate[OutputT] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Build the template, so that mistakes in it raise at once."""
-        check_arguments({"model": self.model, "instructions": self.instructions, "limits": self.limits, **self.options})
+        own = {"sections": self.sections, "subagents": self.subagents}
+        given = {"model": self.model, "instructions": self.instructions, "limits": self.limits}
+        check_arguments({**given, **own, **self.options})
+        further = tuple(self.sections)
+        check_placeholders(further)
         sections = (
             MarkdownSection(title="Instructions", key="instructions", template="${instructions}", role="system"),
+            *further,
+            *subagents_section(self.subagents),
             MarkdownSection(title="Task", key="task", template="${task}", tools=self.tools),
         )
         template = PromptTemplate(
@@ -99,6 +114,8 @@ class Agent(Generic[OutputT]):
         )
         put = object.__setattr__
         put(self, "tools", tuple(self.tools))
+        put(self, "sections", further)
+        put(self, "subagents", tuple(self.subagents) if isinstance(self.subagents, list) else self.subagents)
         put(self, "observers", template.observers)
         put(self, "feedback_providers", template.feedback_providers)
         put(self, "template", template)
@@ -153,6 +170,44 @@ class Agent(Generic[OutputT]):
     def _run_with(self, options: RunOptions) -> dict[str, Any]:
         check_left_to_agent(options)
         return {"model": self.model, "limits": self.limits, **self.options, **options}
+
+
+def subagents_section(given: Sequence[PromptTemplate[Any] | Prompt[Any]] | PromptRegistry) -> list[MarkdownSection]:
+    """Return the section with the tools that dispatch subagents; no section if there are none.
+
+    Raises:
+        ConfigurationError: If one of them is no prompt.
+        PromptDefinitionError: If two have the same name.
+    """
+    if isinstance(given, Sequence) and not given:
+        return []
+    # imported only where it is used, so that an agent without subagents starts as fast as before
+    from watchkeeper.subagents.payloads import PromptRegistry as Registry
+    from watchkeeper.subagents.section import PromptSubagentToolsSection
+
+    for each in given:
+        if not isinstance(cast("object", each), Prompt | PromptTemplate):
+            said = ", not Agents, which have a model and limits of their own" if isinstance(each, Agent) else ""
+            raise ConfigurationError(f"subagents are prompts and templates{said}; {brief(each)} is neither")
+    return [PromptSubagentToolsSection(given if isinstance(given, Registry) else Registry(*given))]
+
+
+BOUND: Final = frozenset({"instructions", "task"})
+"""The placeholders that an agent fills."""
+
+
+def check_placeholders(sections: Sequence[MarkdownSection]) -> None:
+    """Refuse sections with placeholders that an agent does not fill.
+
+    Raises:
+        ConfigurationError: Naming the section and the placeholder.
+    """
+    for section in (each for outer in sections for each in outer.walk()):
+        for name in sorted(set(section.placeholders) - BOUND):
+            raise ConfigurationError(
+                f"the section {section.key!r} has the placeholder ${{{name}}}, and an Agent fills only ${{task}} and"
+                " ${instructions}; write the value itself, or use a PromptTemplate with watchkeeper.run"
+            )
 
 
 def items_of(tasks: Iterable[Work]) -> list[Task]:

@@ -26,6 +26,7 @@ from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.quantities import is_whole
 from watchkeeper.core.text import clipped, shown
 from watchkeeper.core.usage import ModelPrice
+from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 from watchkeeper.session.log import Envelope
@@ -93,6 +94,10 @@ def _is_task(value: Any) -> bool:
     return kinds == {str, ImagePart} and any(map(_has_text, items))
 
 
+def _are_listed(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
 def _are_several(value: Any) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
 
@@ -145,6 +150,14 @@ RULES: Final[Mapping[str, Rule]] = {
     "ids": Rule(_with("uuid", "span_id"), "an IdSource, for example RandomIds(random.Random(7))"),
     "rng": Rule(_with("random", "uniform"), "a random.Random"),
     "instructions": Rule(_any_of(str), "text"),
+    "sections": Rule(
+        lambda value: _are_listed(value) and all(isinstance(each, MarkdownSection) for each in value),
+        "a list of sections, for example [MarkdownSection('Style', 'style', 'Be brief.')]",
+    ),
+    "subagents": Rule(
+        lambda value: _are_listed(value) or type(value).__name__ == "PromptRegistry",
+        "a list of prompts and templates, for example [PromptTemplate(...)], or a PromptRegistry of them",
+    ),
     "name": Rule(_any_of(str), "text"),
     "task": Rule(_is_task, "text that says what is to be done, or a list of texts and images"),
     "tasks": Rule(_are_several, "a list of texts, one for each task"),

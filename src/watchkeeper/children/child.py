@@ -311,7 +311,11 @@ class Children:
                 refused = share.stop
                 if refused is not None:
                     return
-                opened = above.child(share.limits, name, carve=task.carve, on_event=session.dispatch)
+                # isolated: nothing but the child pays from this budget, also no tracker that evaluations share
+                isolated = task.carve and task.kind in ("evaluation", "verdict") and share.tracker is None
+                opened = above.child(
+                    share.limits, name, carve=task.carve, on_event=session.dispatch, by_estimate=isolated
+                )
                 with opened as gate, share.drawn_by(gate):
                     below = structs.replace(scope, session=session, gate=gate, run_context=context)
                     try:

@@ -22,7 +22,15 @@ from watchkeeper.core.quantities import counted, format_duration, format_money
 from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import one_line
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.runtime.events import ChildStarted, ItemEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.runtime.events import (
+    CallEnded,
+    ChildStarted,
+    ItemEnded,
+    ManyStarted,
+    ModelReplied,
+    RunEnded,
+    RunStarted,
+)
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.session.tagging import dump
@@ -276,7 +284,7 @@ class Progress:
             case SafetyEvent(event_type="interrupted"):
                 self._line(run_id, replace(event, reason=f"{event.reason} {HINT}"))
             case _ if self._counter is not None:
-                said = self._counter(event)
+                said = self._counter(run_id, event)
                 if said:
                     put(self._console, said)
             case RunStarted(item=str(item)):
@@ -325,7 +333,7 @@ class Progress:
 
 
 class Counter:
-    """Counts the items of a run over many as they end."""
+    """Counts the items of a run over many as they end, and adds up what they cost, also those that still run."""
 
     def __init__(self, started: ManyStarted) -> None:
         """Begin with none."""
@@ -334,16 +342,20 @@ class Counter:
         self._own = started.run_context.run_id
         self._ended = self._failed = 0
         self._cost: int | None = 0
-        self._children: set[UUID] = set()
+        self._running: dict[UUID, int | None] = {}
+        self._above: dict[UUID, UUID] = {}
 
-    def __call__(self, event: object) -> str:
-        """Take one event; return the line of the counter if it is time for one, else an empty text."""
+    def __call__(self, run_id: UUID, event: object) -> str:
+        """Take one event of a run; return the line of the counter if it is time for one, else an empty text."""
         match event:
             case ChildStarted(run_context=child):
-                self._children.add(child.run_id)
-            case RunEnded(run_id=run_id, usage=usage) if run_id not in self._children:
-                known = self._cost is not None and usage.cost_nanos is not None
-                self._cost = (self._cost or 0) + (usage.cost_nanos or 0) if known else None
+                self._above[child.run_id] = self._above.get(run_id, run_id)
+            case ModelReplied(cost_nanos=cost) | CallEnded(cost_nanos=cost):
+                item = self._above.get(run_id, run_id)
+                self._running[item] = total_cost(self._running.get(item, 0), cost)
+            case RunEnded(usage=usage) if run_id not in self._above:
+                self._running.pop(run_id, None)  # the usage has it all, also what has no event of its own
+                self._cost = total_cost(self._cost, usage.cost_nanos)
             case ItemEnded():
                 self._ended += 1
                 self._failed += event.stop is not None
@@ -355,10 +367,17 @@ class Counter:
         return ""
 
     def _line(self, seconds: float) -> str:
-        cost = "cost unknown" if self._cost is None else format_money(self._cost)
+        spent = total_cost(self._cost, *self._running.values())
+        cost = "cost unknown" if spent is None else format_money(spent)
         done = f"{self._ended - self._failed:,} of {self._items:,} done, {self._failed:,} not done, {cost}"
         left = self._items - self._ended
         return f"{done}, about {format_duration(seconds / self._ended * left)} left" if left else done
+
+
+def total_cost(*parts: int | None) -> int | None:
+    """Return a sum of nano-dollars; None if one of them is not known."""
+    known = [part for part in parts if part is not None]
+    return sum(known) if len(known) == len(parts) else None
 
 
 class JsonLines:

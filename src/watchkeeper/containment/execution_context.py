@@ -241,7 +241,13 @@ class ExecutionContext:
             self._calls.report_stop(stop)
 
     def child(
-        self, limits: Limits, name: str = "", *, carve: bool = True, on_event: Listener | None = None
+        self,
+        limits: Limits,
+        name: str = "",
+        *,
+        carve: bool = True,
+        on_event: Listener | None = None,
+        by_estimate: bool = False,
     ) -> ExecutionContext:
         """Open a context below this one.
 
@@ -255,6 +261,8 @@ class ExecutionContext:
             name: A label, used in the sentences of its stops.
             carve: Whether its ceilings reserve what they allow; if not, it shares all that is left here.
             on_event: Told of every stop found for the child; by default, this context's own listener.
+            by_estimate: Whether a model call that comes with an estimate of its input (`EstimatedRequest`) may pass the
+                child's own ceilings by that; here and above, its worst case is reserved. For small isolated budgets.
 
         Returns:
             The child. If nothing is left of the money, tokens or steps that it asks for, it is stopped from the start.
@@ -263,6 +271,7 @@ class ExecutionContext:
             ConfigurationError: If this context is closed.
         """
         child = self._below(limits, name, on_event, carved=carve)
+        child.account.by_estimate = by_estimate
         child._opened(self.ledger.open(child.account))
         return child
 

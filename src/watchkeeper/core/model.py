@@ -114,6 +114,8 @@ class ModelRequest(msgspec.Struct, frozen=True):
         settings: Model settings for this request.
         timeout: Seconds left for this call, or None; a bound for the transport; the gate cancels independently.
         on_delta: Called with each piece of text as it arrives; None if no streaming is needed.
+        on_text: Called instead with each piece of text if the adapter streams without being asked to, so that a turn
+            that is cut off keeps its text; None if there is an ``on_delta``.
     """
 
     transcript: Transcript
@@ -124,6 +126,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
     settings: ModelSettings = ModelSettings()
     timeout: float | None = None
     on_delta: Callable[[str], None] | None = None
+    on_text: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

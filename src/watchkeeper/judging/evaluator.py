@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, cast
 
 import msgspec
 
-from watchkeeper.accounting.call_request import CallRequest, Charge, nanos
+from watchkeeper.accounting.call_request import Charge, EstimatedRequest, nanos
 from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of, is_inside
 from watchkeeper.children.nested_adapter import RunAdapter, cause_of, stop_error
 from watchkeeper.containment.record import Outcome
@@ -67,7 +67,7 @@ from watchkeeper.runtime.plan import PricedModel, RunScope, RunPlan
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.loop.retry import held_back, provider_stop
-from watchkeeper.loop.models import charge_failure, estimate_call, message_bytes
+from watchkeeper.loop.models import charge_failure, estimate_call, likely_tokens, message_bytes
 from watchkeeper.runtime.shared_budget import is_drawn_from
 from watchkeeper.runtime.user_code import StrayCancellationError, is_cancelled
 from watchkeeper.session.session import SessionView
@@ -357,12 +357,15 @@ async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any]
     label = plan.model.provider
     bound = sum(message_bytes(message) for message in plan.prompt.messages)
     own = home.gate.limits.ceiling("max_total_tokens")
-    wish = OUTSIDE_TOKENS if own is None else max(own - bound, 1)
-    estimate = estimate_call(bound, wish, home.gate.limits.min_output_tokens, None)
+    least, expected = home.gate.limits.min_output_tokens, bound
+    if own is not None and 2 * bound > own and home.gate.account.by_estimate:
+        expected = likely_tokens(bound)
+    wish = OUTSIDE_TOKENS if own is None else max(own - expected, 1)
+    estimate = estimate_call(bound, wish, least, None)
     began = home.clock.monotonic()
 
     async def work(ticket: Ticket) -> PromptResponse[Any]:
-        budget = Budget(max_total_tokens=bound + ticket.max_output_tokens)
+        budget = Budget(max_total_tokens=expected + ticket.max_output_tokens)
         try:
             return _checked(adapter, await _evaluated(adapter, prompt, plan, home, budget))
         except asyncio.CancelledError as error:
@@ -376,7 +379,14 @@ async def _ask(adapter: ProviderAdapter, prompt: Prompt[Any], plan: RunPlan[Any]
         return Charge(response.usage, _nanos(response))
 
     whom = plan.model.label
-    request = CallRequest(kind="llm", operation_name=label, estimate=estimate, model=whom, provider=label)
+    request = EstimatedRequest(
+        kind="llm",
+        operation_name=label,
+        estimate=estimate,
+        model=whom,
+        provider=label,
+        likely=estimate_call(expected, wish, least, None),
+    )
     outcome = await home.gate.acall(request, work, meter)
     if isinstance(outcome.error, ConfigurationError):
         raise outcome.error

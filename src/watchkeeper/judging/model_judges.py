@@ -50,7 +50,7 @@ from watchkeeper.prompt.template import Prompt, ProviderAdapter
 from watchkeeper.tools.context import ToolInvoked
 
 JUDGE_BUDGET: Final = Budget(max_total_tokens=8_000)
-"""What one evaluation of a judge may spend; before a call, one token is reserved for each byte."""
+"""What one evaluation of a judge may spend, unless it shares the run's budget."""
 
 ASSESS: Final = Prompt(TRAJECTORY)
 """The default prompt of `LLMTrajectoryFeedback`."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
+from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate, EstimatedRequest
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.codec import CodecError
@@ -116,7 +116,9 @@ class ModelCalls:
                     raise self._given_up(failure, phase) from failure.error
                 continue
             line.answered()
-            line.in_use.bound.learn(reply)
+            density = line.in_use.bound.learn(reply)
+            if density is not None:
+                self._scope.densities[line.in_use.label] = density
             return reply
 
     async def _ask_in_use(self, number: int, phase: Phase) -> ModelReply:
@@ -167,8 +169,17 @@ class ModelCalls:
         """Whether to retry with the same model: not if another can take over and the wait or a ceiling forbids it."""
         if self._successor(turn.phase) is None:
             return True
-        again = CallRequest(kind="llm", estimate=turn.worst, retry=True, phase=turn.phase)
+        once_more = CallRequest(kind="llm", estimate=turn.worst, retry=True, phase=turn.phase)
+        again = self._estimated(once_more, self.line.in_use)
         return wait <= LONGEST_WAIT_BEFORE_A_SWITCH and self._gate.affords(again)
+
+    def _estimated(self, request: CallRequest, model: ModelInUse) -> CallRequest:
+        """Return a request with an estimate of its input beside its worst case, if an isolated nested budget pays."""
+        if not self._gate.account.by_estimate:
+            return request
+        tokens = model.bound.guess(self._scope.densities.get(model.label))
+        likely = model.worst(min(tokens, request.estimate.input_tokens), landing=request.phase == "landing")
+        return EstimatedRequest(**msgspec.structs.asdict(request), likely=likely)
 
     async def _attempt(self, turn: Turn, number: int) -> ModelReply:
         """Make one admitted attempt and record its reply."""
@@ -204,7 +215,7 @@ class ModelCalls:
             provider=in_use.service,
             degraded=in_use.degraded,
         )
-        outcome = await call_through(self._scope, request, work, meter)
+        outcome = await call_through(self._scope, self._estimated(request, in_use), work, meter)
         self._node_id = outcome.node_id
         reply = outcome.value
         if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
@@ -314,7 +325,7 @@ class ModelCalls:
 
         def fits(model: ModelInUse) -> bool:
             worst = model.worst(model.bound.tokens(self._transcript), landing=phase == "landing")
-            return self._gate.affords(CallRequest(kind="llm", estimate=worst, phase=phase))
+            return self._gate.affords(self._estimated(CallRequest(kind="llm", estimate=worst, phase=phase), model))
 
         return self.line.find(fits, cheaper=cheaper)
 

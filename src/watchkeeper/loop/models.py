@@ -14,6 +14,7 @@ tokens is in force.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,15 +91,20 @@ class InputBound:
         self._seen = len(transcript)
         self._known = self.fixed + sum(message_bytes(message) + self._images(message) for message in transcript)
 
-    def learn(self, reply: ModelReply) -> None:
+    def learn(self, reply: ModelReply) -> float | None:
         """Take the provider's own count: it covers everything up to and including the reply's message.
 
         A count below an earlier count of the segment does not cover everything: then the bound of what was sent is
         kept. A provider that compacts the conversation itself says so by `ModelReply.context_tokens`.
+
+        Returns:
+            The input tokens per byte, if this was the first count of a segment that is not too short; else None.
         """
         usage = reply.usage
         if usage.input_tokens == 0 or not usage.is_possible:
-            return
+            return None
+        measures = not self._counted and self._known >= MEASURED_BYTES and reply.context_tokens is None
+        density = usage.input_tokens / self._known if measures else None
         if reply.context_tokens is not None:
             self._most = 0
             self._counted = self._known = reply.context_tokens + FRAME_TOKENS
@@ -108,6 +114,11 @@ class InputBound:
             self._most = usage.input_tokens
             self._counted = self._known = usage.total + FRAME_TOKENS
         self._learned = reply.message
+        return density
+
+    def guess(self, density: float | None) -> int:
+        """Return an estimate of the input's tokens: what was counted, and a share of the bytes that are not yet."""
+        return self._counted + likely_tokens(self._known - self._counted, density)
 
     def likely(self) -> int | None:
         """Return a fair guess of the input's tokens (a third of the bytes that are not counted yet), for judging
@@ -129,6 +140,28 @@ class InputBound:
                 "write ImagePart(..., max_tokens=...), or lift the ceiling"
             )
         return image_tokens(part)
+
+
+MEASURED_BYTES: Final = 500
+"""In shorter requests, what a provider adds by itself weighs too much to tell how dense text is."""
+
+LEAST_DENSITY: Final = 0.25
+"""Fewer tokens per byte are not believed: some servers leave out cached input."""
+
+DENSITY_MARGIN: Final = 1.25
+"""How much denser than what was counted a text may be."""
+
+
+def likely_tokens(size: int, density: float | None = None) -> int:
+    """Return an estimate of the tokens of text, for an isolated nested budget.
+
+    Args:
+        size: Its length in bytes.
+        density: Tokens per byte as the provider counted them, or None if it has counted nothing yet.
+    """
+    if density is None:
+        return math.ceil(size / BYTES_PER_TOKEN)
+    return math.ceil(size * min(max(density * DENSITY_MARGIN, LEAST_DENSITY), 1.0))
 
 
 def bounds_input(limits: Limits) -> bool:
@@ -202,7 +235,7 @@ DEFAULT_OUTPUT_CAP: Final = 16_384
 """Output cap of a reply where neither the caller nor the model names a smaller one."""
 
 BYTES_PER_TOKEN: Final = 3
-"""An estimate, to judge whether a conversation fits that no provider has counted yet."""
+"""An estimate for text that no provider has counted yet."""
 
 
 class ModelInUse:
@@ -254,7 +287,7 @@ class ModelInUse:
 
         Args:
             ticket: What was granted.
-            heard: Gets the pieces of text that are streamed, if there is a listener.
+            heard: Gets the pieces of text that are streamed, with or without a listener.
             landing: Whether it is the last turn.
         """
         whole = self.request
@@ -267,6 +300,7 @@ class ModelInUse:
             settings=whole.settings,
             timeout=ticket.timeout,
             on_delta=None if whole.on_delta is None else both(heard.append, whole.on_delta),
+            on_text=heard.append if whole.on_delta is None else None,
         )
 
     @property

@@ -159,6 +159,8 @@ class RunScope(msgspec.Struct, frozen=True):
             SDK, given the call; None if unknown.
         apart: Whether it was started inside another run or context but is independent of it (``parent=None``).
         waits_out: Whether a call waits while the breaker of its provider is open, instead of ending the run.
+        densities: Input tokens per byte, by ``provider:name`` of the model, as last counted in this run or those around
+            it; only for estimates.
     """
 
     session: Session
@@ -177,6 +179,7 @@ class RunScope(msgspec.Struct, frozen=True):
     price_of: Callable[[str, str, Any], ModelPrice | None] | None = None
     apart: bool = False
     waits_out: bool = False
+    densities: dict[str, float] = msgspec.field(default_factory=dict[str, float])
 
     def record(self, event: Any) -> None:
         """Write one of the runtime's own events on the log.
