@@ -18,7 +18,7 @@ from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.runtime.shared_budget import gate_of, share_of
+from watchkeeper.runtime.shared_budget import behind, share_of
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.tool import tool
@@ -83,7 +83,7 @@ async def test_what_is_drawn_inside_of_what_is_drawn_is_added_once_and_waits_for
 
 async def test_one_that_waits_in_vain_is_told_at_its_deadline_and_leaves_nothing_behind() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=500))
-    elsewhere = gate_of(BudgetTracker(Budget(max_total_tokens=1)), SYSTEM_CLOCK, SYSTEM_IDS)
+    elsewhere = behind(BudgetTracker(Budget(max_total_tokens=1)), SYSTEM_CLOCK, SYSTEM_IDS).gate
     short = Limits(deadline=timedelta(milliseconds=20), max_total_tokens=None, landing=None)
     async with share_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as first:
         assert (first.stop, first.limits.max_total_tokens) == (None, 500)
@@ -93,7 +93,7 @@ async def test_one_that_waits_in_vain_is_told_at_its_deadline_and_leaves_nothing
         waiting = asyncio.ensure_future(_left(tracker, elsewhere))
         await asyncio.sleep(0)
     assert await waiting == 500
-    assert gate_of(tracker, SYSTEM_CLOCK, SYSTEM_IDS).left()["max_total_tokens"] == 500
+    assert behind(tracker, SYSTEM_CLOCK, SYSTEM_IDS).gate.left()["max_total_tokens"] == 500
 
 
 async def _left(tracker: BudgetTracker, elsewhere: Any) -> Any:
@@ -103,8 +103,8 @@ async def _left(tracker: BudgetTracker, elsewhere: Any) -> Any:
 
 async def test_where_nothing_that_was_set_aside_could_come_back_nobody_waits() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=500))
-    gate = gate_of(tracker, SYSTEM_CLOCK, SYSTEM_IDS)
-    elsewhere = gate_of(BudgetTracker(Budget(max_total_tokens=1)), SYSTEM_CLOCK, SYSTEM_IDS)
+    gate = behind(tracker, SYSTEM_CLOCK, SYSTEM_IDS).gate
+    elsewhere = behind(BudgetTracker(Budget(max_total_tokens=1)), SYSTEM_CLOCK, SYSTEM_IDS).gate
     with gate.child(Limits(max_total_tokens=500)):
         async with share_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as part:
             assert part.stop is not None
@@ -112,7 +112,7 @@ async def test_where_nothing_that_was_set_aside_could_come_back_nobody_waits() -
 
 async def test_a_budget_as_large_as_the_default_ceiling_is_set_aside_as_well() -> None:
     tracker = BudgetTracker(Budget(max_total_tokens=2_000_000))
-    elsewhere = gate_of(BudgetTracker(Budget(max_total_tokens=1)), SYSTEM_CLOCK, SYSTEM_IDS)
+    elsewhere = behind(BudgetTracker(Budget(max_total_tokens=1)), SYSTEM_CLOCK, SYSTEM_IDS).gate
     async with share_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as part:
-        left = gate_of(tracker, SYSTEM_CLOCK, SYSTEM_IDS).left()["max_total_tokens"]
+        left = behind(tracker, SYSTEM_CLOCK, SYSTEM_IDS).gate.left()["max_total_tokens"]
         assert (part.limits.max_total_tokens, left) == (1_999_999, 1)

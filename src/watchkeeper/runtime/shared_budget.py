@@ -53,16 +53,12 @@ _lock: Final = ModuleLock()
 SAFETY_NET: Final = Limits().ceiling("max_total_tokens")
 
 
-def gate_of(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> ExecutionContext:
-    """Return the gate that bounds everything evaluated with ``tracker``; it is made at the first use.
+def behind(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> _Shared:
+    """Return the state of a tracker; its gate, which bounds all that is evaluated with it, is made at the first use.
 
     Raises:
         BudgetExceededError: If the tracker's budget is used up.
     """
-    return _behind(tracker, clock, ids).gate
-
-
-def _behind(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> _Shared:
     left = tracker.remaining()
     with _lock:
         shared = _shared.get(tracker)
@@ -105,7 +101,7 @@ def gate_outside_runs(
         with ExecutionContext(limits, clock=clock, ids=ids, on_event=session.dispatch) as gate:
             yield gate
         return
-    shared = _behind(tracker, clock, ids)
+    shared = behind(tracker, clock, ids)
     if around is not None:
         with _drawn_inside(shared, tracker, limits, clock) as share:
             gate = ExecutionContext(share.limits, clock=clock, ids=ids, on_event=session.dispatch)
@@ -220,7 +216,7 @@ async def share_of(
     if tracker is None or is_drawn_from(tracker, above):
         yield Share(limits)
         return
-    shared = _behind(tracker, clock, ids)
+    shared = behind(tracker, clock, ids)
     whole = _bounded(limits, tracker, clock)
     ends = whole.start(clock)
     until = math.inf if ends is None else ends.instant(clock)
