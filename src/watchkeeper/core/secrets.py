@@ -10,9 +10,10 @@ it could be an ordinary word. Nothing here guesses whether a text is a credentia
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
+
+from watchkeeper.core.forks import ModuleLock
 
 REDACTED: Final = "[redacted]"
 LEAST: Final = 8
@@ -61,7 +62,7 @@ class Secrets:
 
     def __init__(self) -> None:
         """Hold nothing."""
-        self._lock = threading.Lock()
+        self._lock = ModuleLock()
         self._held: dict[str, _Held] = {}
         self._anchors: tuple[str, ...] = ()
         self._texts: tuple[str, ...] = ()
