@@ -91,7 +91,7 @@ def of_the_observers() -> dict[str, Any]:
     with ExecutionContext(limits(deadline="1h", max_child_runs=8), clock=clock) as gate:
         stops(gate, *[CHILD] * 4, *[TOOL] * 10)
         clock.advance(600)
-        context = ObserverContext(Session(), gate.budget_status())
+        context = ObserverContext(Session(), budget=gate.budget_status())
     pace = PaceEstimator().observe(context.session, context=context)
     resources = ResourceObserver().observe(context.session, context=context)
     assert pace is not None
