@@ -72,4 +72,5 @@ def test_a_forked_process_forgets(script: str) -> None:
 def test_each_lock_of_a_module_is_one_that_a_forked_process_finds_free() -> None:
     plain = re.compile(r"^\w+(: [^=]+)? = threading\.(R?Lock|Condition)\(", re.MULTILINE)
     sources = Path(watchkeeper.__file__).parent.rglob("*.py")
-    assert [path.name for path in sources if plain.search(path.read_text(encoding="utf-8"))] == []
+    found = [path.name for path in sources if plain.search(path.read_text(encoding="utf-8"))]
+    assert found == ["sqlite.py"]  # the thread that forks holds this one itself

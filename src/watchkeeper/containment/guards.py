@@ -7,7 +7,7 @@ passed keeps it, to tell the breaker, and the hooks that want to know, how the c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Final, cast
@@ -56,9 +56,10 @@ ASKING: Final[ContextVar[tuple[Asking, ...]]] = ContextVar("watchkeeper_asking",
 """In the code of a hook, and in what it started, the questions that it was answering."""
 
 
-def open_questions() -> list[Asking]:
+def open_questions() -> Sequence[Asking]:
     """Return the questions that hooks are answering by the code that runs here."""
-    return [each for each in ASKING.get() if not each.is_answered]
+    asked = ASKING.get()
+    return [each for each in asked if not each.is_answered] if asked else asked
 
 
 class Guards:

@@ -35,6 +35,10 @@ class CodecError(WatchkeeperError):
     """A value does not fit its type, or cannot be written as JSON."""
 
 
+class OversizedValueError(CodecError):
+    """A value has more parts, or more levels of parts, than may be kept."""
+
+
 def check_size(text: str, most: int) -> None:
     """Refuse a model's JSON before it is decoded, because decoding many values holds up everything else in the process.
 

@@ -16,7 +16,7 @@ import msgspec
 from watchkeeper.children.child import Children, Execute, Family
 from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.codec import CodecError
+from watchkeeper.core.codec import CodecError, OversizedValueError
 from watchkeeper.core.errors import OutputParseError, Stop, StoreError
 from watchkeeper.core.messages import Transcript
 from watchkeeper.core.model import ModelReply
@@ -186,14 +186,11 @@ class _Driver:
             return Parsed(None)
         try:
             output = parse_output(text, self.plan.prompt.output_type)
-            check(output, deepest=MOST_RESULT_LEVELS)
-            return Parsed(output)
+            _check_size(output, text)
         except OutputParseError as error:
-            failure = error
-        except CodecError as error:  # the log could not keep it
-            failure = OutputParseError(f"The answer does not fit: {error}.", raw=text)
-        self.error = failure
-        return Unparsable(failure.message)
+            self.error = error
+            return Unparsable(error.message)
+        return Parsed(output)
 
     async def _check(self, output: Any) -> Signal:
         """Ask the checker; if it cannot give a verdict, the work is unverified and the reason is recorded.
@@ -240,3 +237,16 @@ class _Driver:
         """Record that there is an answer but no verdict on it."""
         self.scope.record(CompletionChecked("unverified", not_checked(stop), self.scope.clock.now()))
         return Stopped(stop)
+
+
+def _check_size(output: object, text: str) -> None:
+    """Refuse an answer that the log could not keep because of what the model wrote.
+
+    What has no form whatever the model writes, because of its type, is no fault of the answer.
+    """
+    try:
+        check(output, deepest=MOST_RESULT_LEVELS)
+    except OversizedValueError as error:
+        raise OutputParseError(f"The answer does not fit: {error}.", raw=text) from None
+    except CodecError:
+        return

@@ -17,6 +17,7 @@ import atexit
 import contextvars
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
@@ -141,7 +142,17 @@ def handled_by(
 
 
 def ignore(numbers: tuple[int, ...]) -> None:
-    """Ignore signals from now on."""
+    """Ignore signals from now on, for the rest of the process.
+
+    A signal that came just before is ignored too; Python would print that as an error ("ignored due to race condition").
+    """
+    shown = sys.unraisablehook
+
+    def show(unraisable: sys.UnraisableHookArgs) -> None:
+        if not (isinstance(unraisable.exc_value, OSError) and "race condition" in str(unraisable.exc_value)):
+            shown(unraisable)
+
+    sys.unraisablehook = show
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
 

@@ -29,7 +29,7 @@ from uuid import UUID
 
 import msgspec
 
-from watchkeeper.core.codec import CodecError, is_pydantic, number_problem
+from watchkeeper.core.codec import CodecError, OversizedValueError, is_pydantic, number_problem
 from watchkeeper.core.errors import SnapshotError
 from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.text import clipped, error_text, is_storable, shown
@@ -119,14 +119,15 @@ def check(value: Any, most: int = MOST_VALUES, deepest: int = MOST_LEVELS) -> No
         deepest: Most levels of values inside values.
 
     Raises:
-        CodecError: As `dump`, and if it holds more values or levels.
+        CodecError: As `dump`.
+        OversizedValueError: If it holds more values or levels.
     """
     try:
         _check(value, most, deepest)
     except _TooManyError:
         counted = "a part that occurs twice counts twice, and long text counts as several"
         said = f"{type(value).__name__} cannot be written: it holds more than {most:,} values ({counted})"
-        raise CodecError(f"{said}; keep large data in files") from None
+        raise OversizedValueError(f"{said}; keep large data in files") from None
     except (_Refused, RecursionError):
         _explain(value)
 
@@ -229,7 +230,7 @@ def _explain(value: Any) -> NoReturn:
     except RecursionError:
         found = None
     if found is None:
-        raise CodecError(f"{place} cannot be written: it is nested too deeply, or contains itself")
+        raise OversizedValueError(f"{place} cannot be written: it is nested too deeply, or contains itself")
     place, why = found
     raise CodecError(f"{place} cannot be written: {why}")
 

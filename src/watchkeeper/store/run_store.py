@@ -277,7 +277,8 @@ class RunStore:
         found = store_path(DEFAULT if path is None else Path(path))
         if found is None:
             raise StoreError(f"{VARIABLE} says that there is no store; name a file")
-        self.path = found.absolute()  # the program may change its working folder
+        self.path = found
+        self._file = found.absolute()  # the program may change its working folder
         self.failure: StoreError | None = None
         self.first_run: UUID | None = None
         self.closed = False
@@ -302,11 +303,11 @@ class RunStore:
     def _opened(self) -> sqlite3.Connection:
         """Open the file."""
         if self._read_only:
-            connection = connect_to_read(self.path, SCHEMA, BUSY_SECONDS)
+            connection = connect_to_read(self._file, SCHEMA, BUSY_SECONDS)
         else:
-            connection = connect(self.path, SCHEMA, BUSY_SECONDS)
+            connection = connect(self._file, SCHEMA, BUSY_SECONDS)
             connection.execute(f"PRAGMA busy_timeout={WRITE_SECONDS * 1000:.0f}")
-            self._files = identities(self.path)
+            self._files = identities(self._file)
         connection.text_factory = text_or_bytes
         return connection
 
@@ -377,7 +378,7 @@ class RunStore:
         Raises:
             OSError: If it, or one of its side files, was deleted or replaced by another file.
         """
-        found = identities(self.path)
+        found = identities(self._file)
         if self._open_file is None:  # closed before a fork: SQLite makes its side files anew
             found = (found[0], *self._files[1:])
         if not self._files or found == self._files:  # none: opened for reading only
