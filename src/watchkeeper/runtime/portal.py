@@ -144,7 +144,7 @@ def handled_by(
 def ignore(numbers: tuple[int, ...]) -> None:
     """Ignore signals from now on, for the rest of the process.
 
-    A signal that came just before is ignored too; Python would print that as an error ("ignored due to race condition").
+    A signal that came just before is ignored too; Python would print an error about it.
     """
     shown = sys.unraisablehook
 

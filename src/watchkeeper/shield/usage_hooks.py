@@ -361,7 +361,8 @@ class SlidingWindow:
 
     def take(self, ctx: ToolCallContext, amount: int) -> None:
         """Take an amount for a call."""
-        if not amount:  # nothing to give back, so nothing to keep
+        if not amount:  # nothing to keep, and nothing to give back: also not what was taken before
+            self.disown(ctx)
             return
         owner, ground = owner_of(ctx), ctx.metadata if ctx.number else ctx
         until = math.inf if self._seconds is None else self._clock.monotonic() + self._seconds
