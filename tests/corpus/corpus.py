@@ -1,9 +1,9 @@
 """The corpus of trajectories: what agents did, call by call, and what they show by the definitions of the docs.
 
-Two parts are generated, module by module for each kind of work, by simulated worlds that vary spelling, ids, order, times
-and noise: ``seen_kinds``, which the detectors were tuned on, and ``unseen_kinds``, whose authors had read neither the
-detectors nor the other part. Only totals of the unseen part are printed; a trajectory of it that somebody has looked at
-in order to change a detector moves to the seen part.
+Two parts are generated, module by module for each kind of work, by simulated worlds that vary spelling, ids, order,
+times and noise: ``seen_kinds``, which the detectors were tuned on, and ``unseen_kinds``, whose authors had read neither
+the detectors nor the other part. Only totals of the unseen part are printed; a trajectory of it that somebody has
+looked at in order to change a detector moves to the seen part.
 
 Every ``*.json`` beside this module holds trajectories made by hand, one call a line: ``[tool, arguments, result,
 succeeded, at]``. ``tuning`` and ``held_out`` were written with the first detectors; ``recorded`` are real runs of the

@@ -17,7 +17,7 @@ class TracedCall(msgspec.Struct, frozen=True, array_like=True):
     """
 
     tool: str
-    arguments: dict[str, Any] | str
+    arguments: Any
     result: str
     success: bool = True
     at: float = 0.0
