@@ -1,24 +1,35 @@
-"""The corpus of trajectories: what agents did, call by call, and what a person says of it.
+"""The corpus of trajectories: what agents did, call by call, and what they show by the definitions of the docs.
 
-Every ``*.json`` beside this module holds a list of them, one call a line: ``[tool, arguments, result, succeeded]``.
-``tuning`` was there when the detectors' thresholds were chosen; ``held_out`` was written afterwards, and
-whatever changed a detector moved from it to ``tuning``; ``recorded`` are real runs of the inbox example (`record`);
-``hard`` was written against the detectors, to show their limits, and is not counted with the others.
+Two parts are generated, module by module for each kind of work, by simulated worlds that vary spelling, ids, order,
+times and noise: ``seen_kinds``, which the detectors were tuned on, and ``unseen_kinds``, whose authors had read neither
+the detectors nor the other part. Only totals of the unseen part are printed; a trajectory of it that somebody has
+looked at in order to change a detector moves to the seen part.
+
+Every ``*.json`` beside this module holds trajectories made by hand, one call a line: ``[tool, arguments, result,
+succeeded, at]``. ``tuning`` and ``held_out`` were written with the first detectors; ``recorded`` are real runs of the
+inbox example (`record`); ``hard`` was written against the detectors, to show their limits.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import pkgutil
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from tests.corpus.trace import Label, Trace, TracedCall
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
 from watchkeeper.prompt.advice import Assessment
@@ -28,11 +39,14 @@ from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import ToolResult
 
-COUNTED: Final = ("tuning", "held_out", "recorded")
 FOLDER: Final = Path(__file__).parent
 BEGAN: Final = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
+BY_HAND: Final = ("tuning", "held_out", "recorded")
+PARTS: Final = ("seen_kinds", "unseen_kinds")
+SEED: Final = 20261123
+A_KIND: Final = 60
+"""How many trajectories of each kind of work are generated."""
 
-Label = Literal["stalled", "cascading", "drifting", "healthy"]
 Detector = StallDetector | ErrorCascadeDetector | DriftDetector
 
 DETECTORS: Final[dict[Label, Detector]] = {
@@ -43,38 +57,30 @@ DETECTORS: Final[dict[Label, Detector]] = {
 """Who is to find what; every one with the thresholds that it ships with."""
 
 
-class TracedCall(msgspec.Struct, frozen=True, array_like=True):
-    """One tool call: the tool, its arguments, what the model was shown, and whether it succeeded."""
-
-    tool: str
-    arguments: Any
-    result: str
-    success: bool = True
-
-
-class Trace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One trajectory.
-
-    Attributes:
-        name: Says what happens in it.
-        labels: What a person says of it; ``healthy`` stands alone.
-        task: What the agent was told.
-        calls: What it did.
-        since: Number of the first call that belongs to the trouble; a detector that speaks before raises a false alarm.
-        origin: How it came about.
-    """
-
-    name: str
-    labels: tuple[Label, ...]
-    task: str
-    calls: tuple[TracedCall, ...]
-    since: int = 1
-    origin: str = "written"
+# --- trajectories -----------------------------------------------------------------------------------------------------
 
 
 def load(name: str) -> list[Trace]:
     """Return the trajectories of a file."""
     return msgspec.json.decode((FOLDER / f"{name}.json").read_bytes(), type=list[Trace])
+
+
+def generated(part: str, a_kind: int = A_KIND, seed: int = SEED) -> Mapping[str, list[Trace]]:
+    """Return the trajectories of a generated part, by kind of work.
+
+    Args:
+        part: One of `PARTS`.
+        a_kind: How many of each kind.
+        seed: Of the generators; each kind has a generator of random numbers of its own.
+    """
+    package = importlib.import_module(f"tests.corpus.{part}")
+    found: dict[str, list[Trace]] = {}
+    for module in pkgutil.iter_modules(package.__path__):
+        kind = importlib.import_module(f"{package.__name__}.{module.name}")
+        if hasattr(kind, "trajectories"):
+            rng = random.Random(f"{seed} {module.name}")
+            found[module.name] = list(islice(kind.trajectories(rng), a_kind))
+    return found
 
 
 def written(traces: Iterable[Trace]) -> str:
@@ -97,13 +103,16 @@ def event_of(call: TracedCall, number: int) -> ToolInvoked:
         params=call.arguments,
         result=result,
         session_id=None,
-        created_at=BEGAN + timedelta(seconds=7 * number),
+        created_at=BEGAN + timedelta(seconds=call.at),
         usage=None,
         rendered_output=call.result,
         call_id=f"c{number}",
         event_id=UUID(int=number),
         outcome="ok" if call.success else "failed",
     )
+
+
+# --- what detectors say -----------------------------------------------------------------------------------------------
 
 
 def replay(trace: Trace, detector: Detector, turn: int = 1) -> Iterator[tuple[int, Assessment]]:
@@ -114,6 +123,14 @@ def replay(trace: Trace, detector: Detector, turn: int = 1) -> Iterator[tuple[in
         detector: Whom to ask.
         turn: How many calls the agent makes at a time.
     """
+    for number, _, said in replay_all(trace, {"healthy": detector}, turn):
+        yield number, said
+
+
+def replay_all(
+    trace: Trace, detectors: Mapping[Label, Detector], turn: int = 1
+) -> Iterator[tuple[int, Label, Assessment]]:
+    """Ask several detectors after every turn, as `replay` does for one; yield also the label that each stands for."""
     session, trajectory = Session(), Trajectory()
     context = ObserverContext(session, trajectory=trajectory, task=trace.task)
     for number, call in enumerate(trace.calls, 1):
@@ -122,10 +139,11 @@ def replay(trace: Trace, detector: Detector, turn: int = 1) -> Iterator[tuple[in
         trajectory.add(event)
         if number % turn and number < len(trace.calls):
             continue
-        if detector.should_run(session, context=context):
-            said = detector.observe(session, context=context)
-            if said is not None:
-                yield number, said
+        for label, detector in detectors.items():
+            if detector.should_run(session, context=context):
+                said = detector.observe(session, context=context)
+                if said is not None:
+                    yield number, label, said
 
 
 def ask(detector: Detector, calls: Sequence[TracedCall], task: str = "") -> Assessment | None:
@@ -145,6 +163,61 @@ def ask_once(detector: Detector, calls: Sequence[TracedCall], task: str = "") ->
     return next((said for _, said in replay(trace, detector, len(calls))), None)
 
 
+def first_words(trace: Trace, turn: int = 1) -> Mapping[Label, int]:
+    """Return the number of the call after which each of the three detectors first spoke, by the label it stands for."""
+    first: dict[Label, int] = {}
+    for number, label, _ in replay_all(trace, DETECTORS, turn):
+        first.setdefault(label, number)
+    return first
+
+
+# --- baselines --------------------------------------------------------------------------------------------------------
+
+
+def same_three_times(calls: Sequence[TracedCall], task: str) -> bool:
+    """Whether the last three calls are equal, results included."""
+    newest = [(call.tool, json.dumps(call.arguments, sort_keys=True), call.result) for call in calls[-3:]]
+    return len(newest) == 3 and len(set(newest)) == 1
+
+
+def three_failures(calls: Sequence[TracedCall], task: str) -> bool:
+    """Whether the last three calls failed."""
+    return len(calls) >= 3 and not any(call.success for call in calls[-3:])
+
+
+PLACE: Final = re.compile(r"[\w.~-]*(?:[/\\][\w.@~-]+)+")
+
+
+def five_of_eight_outside(calls: Sequence[TracedCall], task: str) -> bool:
+    """Whether five of the last eight calls with paths have only paths in folders that the task does not name."""
+    home = {place.replace("\\", "/").rpartition("/")[0] for place in PLACE.findall(task)} - {""}
+    with_paths = [places for call in calls[-24:] if (places := PLACE.findall(json.dumps(call.arguments)))][-8:]
+    if not home or len(with_paths) < 8:
+        return False
+    return sum(not any(folder in place for place in places for folder in home) for places in with_paths) >= 5
+
+
+BASELINES: Final[dict[Label, Callable[[Sequence[TracedCall], str], bool]]] = {
+    "stalled": same_three_times,
+    "cascading": three_failures,
+    "drifting": five_of_eight_outside,
+}
+"""The simplest rule for each label; a detector that does no better is worth nothing."""
+
+
+def baseline_words(trace: Trace, turn: int = 1) -> Mapping[Label, int]:
+    """Return what `first_words` returns, of the baselines."""
+    first: dict[Label, int] = {}
+    for number in range(1, len(trace.calls) + 1):
+        for label, rule in BASELINES.items():
+            if label not in first and rule(trace.calls[:number], trace.task):
+                first[label] = number
+    return first
+
+
+# --- scores -----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Score:
     """How a detector did on some trajectories.
@@ -152,12 +225,13 @@ class Score:
     Attributes:
         label: What it is to find.
         looked_at: How many trajectories there were.
-        labelled: How many of them a person says it of.
+        labelled: How many of them show it.
         found: Of how many of those it spoke, and not before there was something to say.
         false_alarms: Names of those of which it spoke for nothing, or too soon.
         missed: Names of those of which it should have spoken and did not.
         healthy: How many trajectories are healthy.
-        healthy_alarms: On how many of those it spoke.
+        healthy_calls: How many calls they have.
+        healthy_alarms: On how many of those trajectories it spoke.
         delays: Calls from the beginning of the trouble until it spoke.
     """
 
@@ -168,6 +242,7 @@ class Score:
     false_alarms: Sequence[str]
     missed: Sequence[str]
     healthy: int
+    healthy_calls: int
     healthy_alarms: int
     delays: Sequence[int]
 
@@ -187,41 +262,92 @@ class Score:
         return self.found / self.labelled if self.labelled else 1.0
 
 
+Words = Callable[[Trace, int], Mapping[Label, int]]
+"""Returns the number of the call after which something first speaks of each label."""
+
+
+def scores(traces: Sequence[Trace], turn: int = 1, words: Words = first_words) -> Mapping[Label, Score]:
+    """Ask the detectors about every trajectory, after every turn of so many calls; return a score for each label."""
+    spoke = [words(trace, turn) for trace in traces]
+    return {label: _score(label, traces, [first.get(label) for first in spoke]) for label in DETECTORS}
+
+
 def score(label: Label, traces: Sequence[Trace], turn: int = 1) -> Score:
-    """Ask the detector of a label about every trajectory, after every turn of so many calls."""
-    labelled = found = healthy = healthy_alarms = 0
+    """Return the score of the detector of one label."""
+    firsts = [next((number for number, _ in replay(trace, DETECTORS[label], turn)), None) for trace in traces]
+    return _score(label, traces, firsts)
+
+
+def _score(label: Label, traces: Sequence[Trace], firsts: Sequence[int | None]) -> Score:
     false_alarms: list[str] = []
     missed: list[str] = []
     delays: list[int] = []
-    for trace in traces:
-        first = next((number for number, _ in replay(trace, DETECTORS[label], turn)), None)
-        wanted = label in trace.labels
-        labelled += wanted
-        healthy += trace.labels == ("healthy",)
-        healthy_alarms += trace.labels == ("healthy",) and first is not None
-        if wanted and first is not None and first >= trace.since:
-            found += 1
-            delays.append(first - trace.since + 1)
+    for trace, first in zip(traces, firsts, strict=True):
+        since = trace.since.get(label)
+        if since is not None and first is not None and first >= since:
+            delays.append(first - since + 1)
         elif first is not None:
             false_alarms.append(trace.name)
-        elif wanted:
+        elif since is not None:
             missed.append(trace.name)
-    return Score(label, len(traces), labelled, found, false_alarms, missed, healthy, healthy_alarms, delays)
+    healthy = [(trace, first) for trace, first in zip(traces, firsts, strict=True) if trace.labels == ("healthy",)]
+    return Score(
+        label=label,
+        looked_at=len(traces),
+        labelled=sum(label in trace.labels for trace in traces),
+        found=len(delays),
+        false_alarms=false_alarms,
+        missed=missed,
+        healthy=len(healthy),
+        healthy_calls=sum(len(trace.calls) for trace, _ in healthy),
+        healthy_alarms=sum(first is not None for _, first in healthy),
+        delays=delays,
+    )
 
 
-def table() -> str:
-    """Return how good the detectors are, as a table in markdown."""
+def interval(right: int, of: int, z: float = 1.96) -> tuple[float, float]:
+    """Return the 95 % interval of a share.
+
+    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference, 1927.
+    """
+    if not of:
+        return 0.0, 1.0
+    share, spread = right / of, z * z / of
+    middle, half = share + spread / 2, z * math.sqrt((share * (1 - share) + spread / 4) / of)
+    return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+
+
+def table(parts: Mapping[str, Sequence[Trace]], *, baselines: bool = False) -> str:
+    """Return how good the detectors are, as a table in markdown.
+
+    Args:
+        parts: Trajectories by the name of their part.
+        baselines: Whether each detector has its baseline in the row below.
+    """
     lines = [
-        "| detector | trajectories | labelled | found | false alarms | precision | recall | calls until found |",
+        "| detector | part | labelled | found | false alarms | precision | recall | calls until found |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    sets = {**{name: load(name) for name in COUNTED}, "all three": [trace for name in COUNTED for trace in load(name)]}
+    done = {part: scores(traces) for part, traces in parts.items()}
+    plain = {part: scores(traces, words=baseline_words) for part, traces in parts.items()} if baselines else {}
     for label, detector in DETECTORS.items():
-        for name, traces in {**sets, "hard": load("hard")}.items():
-            each = score(label, traces)
-            who = f"`{type(detector).__name__}`, {name.replace('_', ' ')}"
-            cells = [who, each.looked_at, each.labelled, each.found, len(each.false_alarms)]
-            shares = [f"{each.precision:.2f}" if each.alarms else "", f"{each.recall:.2f}" if each.labelled else ""]
-            calls = f"{median(each.delays):g}" if each.delays else ""
-            lines.append("| " + " | ".join(str(cell) for cell in [*cells, *shares, calls]) + " |")
+        for part in parts:
+            lines.append(_row(f"`{type(detector).__name__}`", part, done[part][label]))
+            if baselines:
+                lines.append(_row(BASELINES[label].__name__.replace("_", " "), part, plain[part][label]))
     return "\n".join(lines)
+
+
+def _row(who: str, part: str, each: Score) -> str:
+    precision = _share(each.found, each.alarms)
+    recall = _share(each.found, each.labelled)
+    calls = f"{median(each.delays):g}" if each.delays else ""
+    cells = [who, part.replace("_", " "), each.labelled, each.found, len(each.false_alarms), precision, recall, calls]
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def _share(right: int, of: int) -> str:
+    if not of:
+        return ""
+    low, high = interval(right, of)
+    return f"{right / of:.2f} ({low:.2f} to {high:.2f})"

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tests.corpus.corpus import Trace, TracedCall, written
+from tests.corpus.corpus import written
+from tests.corpus.trace import Trace, TracedCall
 from watchkeeper import HostFilesystem, Limits, Prompt, ToolInvoked, run
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.tools.context import is_success
@@ -75,7 +76,13 @@ def record(message: str, kind: str) -> Trace:
         task=f"File the message {path}.",
         origin=f"recorded: {kind} model",
         calls=tuple(
-            TracedCall(call.name, msgspec.to_builtins(call.params), call.rendered_output, is_success(call))
+            TracedCall(
+                call.name,
+                msgspec.to_builtins(call.params),
+                call.rendered_output,
+                is_success(call),
+                round((call.created_at - calls[0].created_at).total_seconds(), 3),
+            )
             for call in calls
         ),
     )

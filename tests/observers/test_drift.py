@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.corpus import TracedCall, ask, event_of
+from tests.corpus.corpus import ask, event_of
+from tests.corpus.trace import TracedCall
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.drift import (
     DEEPEST,

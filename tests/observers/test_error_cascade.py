@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.corpus import TracedCall, ask, event_of
+from tests.corpus.corpus import ask, event_of
+from tests.corpus.trace import TracedCall
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.stall import ErrorCascadeDetector, largest_group
 from watchkeeper.prompt.observer import ObserverContext

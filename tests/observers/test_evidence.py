@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.corpus import TracedCall, event_of
+from tests.corpus.corpus import event_of
+from tests.corpus.trace import TracedCall
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.observers.evidence import (
     ARGUMENT_CHARS,

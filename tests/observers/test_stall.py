@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.corpus import Trace, TracedCall, ask, ask_once, event_of, replay
+from tests.corpus.corpus import ask, ask_once, event_of, replay
+from tests.corpus.trace import Trace, TracedCall
 from watchkeeper.adapters.scripted import Call, Calls, ScriptedModel
 from watchkeeper.app.run import run
 from watchkeeper.core.errors import ObserverError

@@ -1,0 +1,1 @@
+"""Kinds of work that the detectors were tuned on."""
