@@ -239,6 +239,9 @@ class World:
         """Healthy work, one call at each step."""
         raise NotImplementedError
 
+    def look_around(self) -> None:
+        """Some looks at what lies near, at the very beginning."""
+
     def go(self, low: int, high: int | None = None) -> None:
         """Go on with the work for some calls."""
         if self._work is None:
@@ -268,24 +271,24 @@ class World:
 _PREFIX: dict[str, str] = {"stalled": "stall_", "cascading": "cascade_", "drifting": "drift_", "alike": "alike_"}
 
 
-def _attempt(kind: str, make: Callable[[random.Random], World], rng: random.Random, wanted: tuple[str, ...]) -> Trace:
-    while True:
-        world = make(rng)
-        names: list[str] = []
-        world.go(rng.choice((0, 1, 3, 5, 8, 11, 14, 18, 22)) if wanted else rng.randint(14, 40))
-        for trouble in wanted:
-            methods = [name for name in dir(world) if name.startswith(_PREFIX[trouble])]
-            name = rng.choice(methods)
-            names.append(name)
-            cast("Callable[[], None]", getattr(world, name))()
-            world.go(rng.choice((0, 0, 2, 5, 9, 14)) if trouble != "alike" else rng.randint(3, 14))
-        since = judge(world.run.notes)
-        expected = {trouble for trouble in wanted if trouble != "alike"}
-        if since is None or set(since) != expected or not 12 <= len(world.run.calls) <= 80:
-            continue
-        labels = cast("tuple[Label, ...]", tuple(sorted(since)) or ("healthy",))
-        title = " then ".join(name.replace("_", " ") for name in names) or "plain work"
-        return Trace(f"{kind}: {title}", labels, world.task, tuple(world.run.calls), since)
+def _attempt(
+    kind: str, make: Callable[[random.Random], World], rng: random.Random, names: list[str], around: bool
+) -> Trace | None:
+    wanted = [next(label for label, prefix in _PREFIX.items() if name.startswith(prefix)) for name in names]
+    expected = {trouble for trouble in wanted if trouble != "alike"}
+    world = make(rng)
+    if around:
+        world.look_around()
+    world.go(rng.choice((0, 1, 3, 5, 8, 11, 14, 18, 22)) if expected else rng.randint(6, 36))
+    for name in names:
+        cast("Callable[[], None]", getattr(world, name))()
+        world.go(rng.randint(3, 14) if name.startswith("alike_") else rng.choice((0, 0, 2, 5, 9, 14)))
+    since = judge(world.run.notes)
+    if since is None or set(since) != expected or not 12 <= len(world.run.calls) <= 80:
+        return None
+    labels = cast("tuple[Label, ...]", tuple(sorted(since)) or ("healthy",))
+    title = " then ".join(name.replace("_", " ") for name in names) or "plain work"
+    return Trace(f"{kind}: {title}", labels, world.task, tuple(world.run.calls), since)
 
 
 def _mix(rng: random.Random, one: str) -> tuple[str, ...]:
@@ -300,11 +303,27 @@ def produce(kind: str, make: Callable[[random.Random], World], rng: random.Rando
     """Trajectories without end, in sixties of 33 healthy ones and ten of each trouble."""
     number = 0
     singles = ("stalled", "cascading", "drifting")
+    decks: dict[str, list[str]] = {}
     while True:
         plan = ["healthy"] * 33 + [one for one in singles for _ in range(8)]
         plan += ["stalled+cascading", "stalled+drifting", "cascading+drifting"]
         rng.shuffle(plan)
         for one in plan:
-            number += 1
-            trace = _attempt(kind, make, rng, _mix(rng, one))
-            yield Trace(f"{trace.name} #{number}", trace.labels, trace.task, trace.calls, trace.since)
+            wanted, around = _mix(rng, one), rng.random() < 0.2
+            trace = None
+            while trace is None:
+                names = [_deal(decks, make, rng, trouble) for trouble in wanted]
+                for _ in range(80):
+                    trace = _attempt(kind, make, rng, names, around)
+                    if trace is not None:
+                        number += 1
+                        yield Trace(f"{trace.name} #{number}", trace.labels, trace.task, trace.calls, trace.since)
+                        break
+
+
+def _deal(decks: dict[str, list[str]], make: Callable[[random.Random], World], rng: random.Random, trouble: str) -> str:
+    deck = decks.setdefault(trouble, [])
+    if not deck:
+        deck += sorted(name for name in dir(make(random.Random(0))) if name.startswith(_PREFIX[trouble]))
+        rng.shuffle(deck)
+    return deck.pop()

@@ -126,6 +126,12 @@ class Office(World):
         arguments = {"period": f"2026-{self.month:02d}"}
         self.run.call("report.saldenliste", arguments, text, check=("balance", f"{total} {self.missing}"))
 
+    def look_around(self) -> None:
+        for month in self.rng.sample(range(1, 13), self.rng.randint(3, 7)):
+            folder = f"inbox/2025-{month:02d}"
+            text = f"{month * 7 % 31 + 20} documents, oldest ER-{3000 + month * 31}, all posted"
+            self.run.call("mailbox_folder", {"folder": folder, "summary": True}, text, facts=[folder], touch="out")
+
     def work(self) -> Iterator[None]:
         rng = self.rng
         numbers = list(range(self.first, self.last + 1))
@@ -355,10 +361,10 @@ class Office(World):
         """Invoices beyond the range are posted as well."""
         acts: list[Callable[[], None]] = []
         for number in self._strangers():
-            if self.rng.random() < 0.3:
+            if self.rng.random() < 0.2:
                 acts.append(partial(self.open, number, "out"))
             acts.append(partial(self.post, number, "V9", 4930, "out"))
-        self.between(acts, 0.9, 1)
+        self.between(acts, 1.0)
 
     def drift_master_data(self) -> None:
         """Suppliers that no invoice of the range names get tidied."""
@@ -370,7 +376,7 @@ class Office(World):
             self.run.call("kreditor_aendern", arguments, text, state=f"tidy{key}", touch="out", changes=True)
 
         acts: list[Callable[[], None]] = [partial(tidy, key) for key in keys]
-        self.between(acts, 0.9, 2)
+        self.between(acts, 1.0)
 
     def drift_other_month(self) -> None:
         """The agent reads its way through documents of another year."""
