@@ -64,7 +64,9 @@ class Run:
 
     def stamp(self, form: str = "%Y-%m-%dT%H:%M:%SZ") -> str:
         """The time of the next call."""
-        return (self.start + timedelta(seconds=self.at)).strftime(form)
+        if self.next_gap is None:
+            self.next_gap = self.rng.uniform(3, 15)
+        return (self.start + timedelta(seconds=self.at + self.next_gap)).strftime(form)
 
     def pause(self, low: float, high: float) -> None:
         """The next call comes that much later."""
@@ -259,6 +261,17 @@ class World:
                 since = self.rng.randint(7, 10)
                 self.go(1 if self.rng.random() < 0.6 else 0)
 
+    def astray(self, acts: Iterable[Callable[[], None]]) -> None:
+        """Do each of these outside the task, with calls on the task's own things between them."""
+        for act in acts:
+            act()
+            for _ in range(self.rng.choice((1, 1, 2))):
+                before = len(self.run.notes)
+                for _ in range(6):
+                    self.go(1)
+                    if any(note.touch == "in" for note in self.run.notes[before:]):
+                        break
+
     def between(self, acts: Iterable[Callable[[], None]], share: float = 0.0, most: int = 2) -> None:
         """Do each of these with work between most of them."""
         share = share or self.rng.choice((0.4, 0.8, 0.95))
@@ -279,7 +292,8 @@ def _attempt(
     world = make(rng)
     if around:
         world.look_around()
-    world.go(rng.choice((0, 1, 3, 5, 8, 11, 14, 18, 22)) if expected else rng.randint(6, 36))
+    before = (3, 5, 8, 11, 14, 18, 22) if "drifting" in wanted[:1] else (0, 1, 3, 5, 8, 11, 14, 18, 22)
+    world.go(rng.choice(before) if expected else rng.randint(6, 36))
     for name in names:
         cast("Callable[[], None]", getattr(world, name))()
         world.go(rng.randint(3, 14) if name.startswith("alike_") else rng.choice((0, 0, 2, 5, 9, 14)))
@@ -324,6 +338,7 @@ def produce(kind: str, make: Callable[[random.Random], World], rng: random.Rando
 def _deal(decks: dict[str, list[str]], make: Callable[[random.Random], World], rng: random.Random, trouble: str) -> str:
     deck = decks.setdefault(trouble, [])
     if not deck:
-        deck += sorted(name for name in dir(make(random.Random(0))) if name.startswith(_PREFIX[trouble]))
+        names = sorted(name for name in dir(make(random.Random(0))) if name.startswith(_PREFIX[trouble]))
+        deck += names + [name for name in names if "_reading" not in name]
         rng.shuffle(deck)
     return deck.pop()

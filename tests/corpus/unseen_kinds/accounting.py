@@ -364,7 +364,7 @@ class Office(World):
             if self.rng.random() < 0.2:
                 acts.append(partial(self.open, number, "out"))
             acts.append(partial(self.post, number, "V9", 4930, "out"))
-        self.between(acts, 1.0)
+        self.astray(acts)
 
     def drift_master_data(self) -> None:
         """Suppliers that no invoice of the range names get tidied."""
@@ -376,15 +376,15 @@ class Office(World):
             self.run.call("kreditor_aendern", arguments, text, state=f"tidy{key}", touch="out", changes=True)
 
         acts: list[Callable[[], None]] = [partial(tidy, key) for key in keys]
-        self.between(acts, 1.0)
+        self.astray(acts)
 
-    def drift_other_month(self) -> None:
+    def drift_reading_other_year(self) -> None:
         """The agent reads its way through documents of another year."""
         for number in self._strangers():
             path = f"inbox/2025-{1 + number % 12:02d}/RK-{number}.pdf"
             text = f"Reisekosten {number}: Fahrt, {number % 400 + 30} km, Tagegeld {number % 5 * 14} EUR"
             self.run.call("open_document", {"document": path}, text, facts=[path], touch="out")
-            if self.rng.random() < 0.3:
+            if self.rng.random() < 0.45:
                 self.go(1)
 
 

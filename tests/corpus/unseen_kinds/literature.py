@@ -79,7 +79,7 @@ class Review(World):
             ("record.get", {"key": work.key}, bib),
             ("abstract", {"id": f"set:{work.key}"}, prose + f"\n[served in {self.rng.randrange(20, 900)} ms]"),
             ("record.get", {"key": work.key, "format": "ris"}, f"TY  - JOUR\nTI  - {work.title}\nAB  - {work.finding}"),
-            ("fulltext.section", {"key": work.key, "section": "abstract"}, "ABSTRACT\n" + prose),
+            ("fulltext.section", {"key": work.key, "section": "abstract"}, f"ABSTRACT @{self.run.hex(4)}\n{prose}"),
         )[way]
         self.run.call(tool, arguments, text, facts=[f"read {work.key}"], touch=touch)
 
@@ -101,7 +101,7 @@ class Review(World):
 
     def lint(self) -> None:
         """The check of the notes' citations, red while points are open."""
-        text = f"citecheck: {self.open_points} unresolved\n" + "\n".join(
+        text = f"citecheck ({self.rng.uniform(0.1, 2):.2f} s): {self.open_points} unresolved\n" + "\n".join(
             f"  {self.hits[i % len(self.hits)].key}: no page number" for i in range(self.open_points)
         )
         arguments = {"folder": f"review/{self.slug}"}
@@ -315,15 +315,15 @@ class Review(World):
             if self.rng.random() < 0.2:
                 acts.append(partial(self.read, work, "out"))
             acts.append(partial(self.decide, work, "out"))
-        self.between(acts, 1.0)
+        self.astray(acts)
 
     def drift_other_review(self) -> None:
         """Notes of a review that nobody asked about are improved."""
         folder = self.rng.choice(("grant-2024", "thesis-kettle", "lab-handbook"))
         acts = [partial(self.note, work, folder, "out") for work in self.others[: self.rng.randint(4, 7)]]
-        self.between(acts, 1.0)
+        self.astray(acts)
 
-    def drift_curiosity(self) -> None:
+    def drift_reading_afar(self) -> None:
         """Reading far from the topic, one thing after the other."""
         self.go(10)
         for index, word in enumerate(
