@@ -231,11 +231,15 @@ class World:
     """One simulated place of work. Methods named stall_, cascade_, drift_ and alike_ perform one episode each."""
 
     task = ""
+    lenient: bool
+    """Its tools say that they succeeded where only their words say that they did not."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.run = Run(rng)
         self._work: Iterator[None] | None = None
+        self.brief = False
+        self.lenient = rng.random() < 0.5
 
     def work(self) -> Iterator[None]:
         """Healthy work, one call at each step."""
@@ -254,12 +258,26 @@ class World:
     def stuck(self, looks: Iterable[Callable[[], None]]) -> None:
         """Do what leads nowhere, now and then broken by one call of the work."""
         since = self.rng.randint(2, 4)
-        for look in looks:
+        for look in list(looks)[: self.rng.randint(3, 4) if self.brief else None]:
             look()
             since -= 1
             if since == 0:
                 since = self.rng.randint(7, 10)
                 self.go(1 if self.rng.random() < 0.6 else 0)
+
+    def alike_soon_given_up(self) -> None:
+        """What could become a stall, left after a few looks."""
+        self._briefly("stall_")
+
+    def alike_left_in_time(self) -> None:
+        """What could become a cascade, left or repaired after two or three failures."""
+        self._briefly("cascade_")
+
+    def _briefly(self, prefix: str) -> None:
+        self.brief = True
+        name = self.rng.choice(sorted(name for name in dir(self) if name.startswith(prefix)))
+        cast("Callable[[], None]", getattr(self, name))()
+        self.brief = False
 
     def astray(self, acts: Iterable[Callable[[], None]]) -> None:
         """Do each of these outside the task, with calls on the task's own things between them."""
@@ -274,8 +292,8 @@ class World:
 
     def between(self, acts: Iterable[Callable[[], None]], share: float = 0.0, most: int = 2) -> None:
         """Do each of these with work between most of them."""
-        share = share or self.rng.choice((0.4, 0.8, 0.95))
-        for act in acts:
+        share = share or self.rng.choice((0.1, 0.5, 0.9))
+        for act in list(acts)[: self.rng.randint(2, 3) if self.brief else None]:
             act()
             if self.rng.random() < share:
                 self.go(1, most)

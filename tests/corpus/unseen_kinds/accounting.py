@@ -171,6 +171,8 @@ class Office(World):
     def alike_download(self) -> None:
         """A bank file on its way, looked at with patience, arrives."""
         name = f"MT940_{self.run.hex(5)}"
+        arguments = {"type": "MT940", "days": 30}
+        self.run.call("bank_file.order", arguments, f"ordered: {name}", state=name, touch="in")
         for _ in range(self.rng.randint(4, 8)):
             self.run.pause(25, 95)
             self.run.call("bank_file.status", {"order": name}, "IN TRANSMISSION", wait=(name, "transmission"))
@@ -267,6 +269,8 @@ class Office(World):
     def stall_rejected_file(self) -> None:
         """A rejected payment file stays rejected however it is asked for."""
         order = self.run.hex(6).upper()
+        arguments = {"ledger": "kreditoren", "due": f"2026-{self.month:02d}-28"}
+        self.run.call("bank_file.send", arguments, f"Auftrag {order} übergeben", state=order, touch="in")
 
         def look() -> None:
             time = self.run.stamp("%H:%M")
@@ -302,13 +306,10 @@ class Office(World):
             number = self.rng.randrange(self.first, self.last)
             day = self.rng.randrange(1, 28)
             arguments = {"beleg": f"ER-{number}", "datum": f"2026-{month:02d}-{day:02d}", "stkz": "V9"}
-            text = self.rng.choice(
-                (
-                    f'<ack status="0"><hinweis>Periode {month:02d}/2026 abgeschlossen, nicht gebucht</hinweis></ack>',
-                    f"<error code='P-107' id='{self.run.hex(6)}'>period {month:02d}/2026 closed</error>",
-                )
-            )
-            ok = "ack" in text
+            text = f"<error code='P-107' id='{self.run.hex(6)}'>period {month:02d}/2026 closed</error>"
+            if self.lenient:
+                text = f'<ack status="0"><hinweis>Periode {month:02d}/2026 abgeschlossen, nicht gebucht</hinweis></ack>'
+            ok = self.lenient
             self.run.call("ledger.post", arguments, text, fail="closed period", ask=str(number), touch="in", ok=ok)
 
         self.between([act] * self.rng.randint(4, 7))
@@ -320,7 +321,7 @@ class Office(World):
             ("bank_file.fetch", {"type": "C53", "date": f"2026-{self.month:02d}-27"}),
             ("bank_file.fetch", {"type": "C53", "date": f"2026-{self.month:02d}-28"}),
             ("bank_file.fetch", {"type": "MT940"}),
-            ("ebics_protocol", {"auftrag": "letzte"}),
+            ("bank_file.confirm", {"auftrag": "letzte"}),
             ("bank_file.order", {"kind": "vmk", "account": "DE12"}),
             ("bank_file.send", {"name": "sepa-test", "test": True}),
         ]
@@ -337,7 +338,7 @@ class Office(World):
                 "handshake_failure (certificate expired)",
             )
         )
-        self.run.call(tool, arguments, text, fail="certificate", ask=str(arguments), ok=self.rng.random() < 0.4)
+        self.run.call(tool, arguments, text, fail="certificate", ask=str(arguments), ok=self.lenient)
 
     def cascade_number_format(self) -> None:
         """Amounts in the wrong notation are refused, at each document anew."""
@@ -350,6 +351,11 @@ class Office(World):
             self.run.call("skonto_setzen", arguments, text, fail="decimal", ask=amount, touch="in", ok=True)
 
         self.between([act] * self.rng.randint(4, 6))
+        if self.rng.random() < 0.5:
+            number = self.rng.randrange(self.first, self.last)
+            arguments = {"beleg": f"ER-{number}", "skonto": f"{self.docs[number].net / 100:.2f}"}
+            text = '{"ok": true, "field": "skonto"}'
+            self.run.call("skonto_setzen", arguments, text, state=f"skonto {number}", clears=["decimal"], touch="in")
 
     # --- drift
 

@@ -310,7 +310,7 @@ class Archive(World):
 
         def act(index: int) -> None:
             path = self._path(self.names[index])
-            tool = self.rng.choice(("convert", "mogrify -format png", "montage")) if not self.sound else "lame -V2"
+            tool = self.rng.choice(("vips copy", "vipsthumbnail", "vips autorot")) if not self.sound else "lame -V2"
             text = (
                 "libjxr.so.0: cannot open shared object file"
                 if not self.sound

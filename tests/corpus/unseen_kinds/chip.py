@@ -283,7 +283,7 @@ class Build(World):
         def act(command: str) -> None:
             code = self.rng.choice((-15, -15, -96))
             text = f"Cannot connect to license server system 27000@lic2 ({code},{self.rng.randrange(10, 600)})"
-            ok = self.rng.random() < 0.4
+            ok = self.lenient
             self.sh(command + " 2>&1 | tail -3", text, fail="lic2", ask=command, ok=ok)
 
         self.between([partial(act, command) for command in self.rng.sample(tools + more, self.rng.randint(4, 6))])
@@ -301,7 +301,7 @@ class Build(World):
                 )
             )
             text = f"write error on {target}: No space left on device"
-            self.run.call(tool, arguments, text, fail="scratch", ask=kind, touch="in", ok=self.rng.random() < 0.3)
+            self.run.call(tool, arguments, text, fail="scratch", ask=kind, touch="in", ok=self.lenient)
 
         self.between([partial(act, kind) for kind in self.rng.sample(what, self.rng.randint(4, 6))])
 
@@ -315,6 +315,10 @@ class Build(World):
             self.run.call("report_checks", arguments, text, fail="unit", ask=kind, touch="in", ok=True)
 
         self.between([partial(act, kind) for kind in self.rng.sample(kinds, self.rng.randint(4, 6))])
+        if self.rng.random() < 0.5:
+            arguments = {"block": self.block, "kind": "setup", "unit": "ns"}
+            text = f"ok\n{self.rng.randrange(3, 60)} paths reported"
+            self.run.call("report_checks", arguments, text, facts=[text], clears=["unit"], touch="in")
 
     # --- drift
 

@@ -49,8 +49,8 @@ class Crm(World):
         self.doubles = rng.randint(6, 12)
         self.slips = 2
         self.task = (
-            f"Put list {self.list} (region {self.region}) of the CRM into order: phone numbers as +NN, stages brought up "
-            "to date, doubles merged; unclear numbers are asked for by mail. "
+            f"Put list {self.list} (region {self.region}) of the CRM into order: phone numbers as +NN, stages "
+            "brought up to date, doubles merged; unclear numbers are asked for by mail. "
             + rng.choice(("Contacts of these accounts may be touched too.", "Mind the limit of requests."))
         )
 
@@ -121,7 +121,8 @@ class Crm(World):
         for start in range(0, len(self.accounts), size):
             rows = [f"{one.key}  {one.name}" for one in self.accounts[start : start + size]]
             cursor = f"c{start}x{self.base % 89}"
-            text = "\n".join(rows) + f"\nnext: {cursor}n"
+            after = f"c{start + size}x{self.base % 89}" if start + size < len(self.accounts) else "-"
+            text = "\n".join(rows) + f"\nnext: {after}"
             self.say("list_members", {"list": self.list, "cursor": cursor}, text, facts=[cursor], touch="in")
             yield
         batch = rng.choice((1, 1, 3, 5))
@@ -173,7 +174,7 @@ class Crm(World):
         for one in self.rng.sample(self.accounts, self.rng.randint(4, 7)):
             arguments = {"name": one.name, "list": self.list}
             fact = f"double {one.name} {one.key}"
-            self.say("find_doubles", arguments, "no match", facts=[fact], touch="in", ok=self.rng.random() < 0.4)
+            self.say("find_doubles", arguments, "no match", facts=[fact], touch="in", ok=self.lenient)
 
     def alike_opinions(self) -> None:
         """Five scorers in one turn give one account the same mark."""
@@ -288,6 +289,8 @@ class Crm(World):
             )
             self.say(tool, {"request": request, "tail": self.rng.randrange(1, 4)}, text, wait=(request, "open"))
 
+        arguments = {"what": f"merge across regions, {self.list}", "by": "R."}
+        self.say("approval_ask", arguments, f"{request} opened", state=request, touch="in")
         count = self.rng.randint(18, 23) if slow else self.rng.randint(9, 13)
         if slow:
             for _ in range(count):
@@ -301,11 +304,10 @@ class Crm(World):
         """A right on one field is missing, for record after record."""
 
         def act(one: Account) -> None:
-            text = self.rng.choice(
-                ("result: unchanged. You lack edit right on field stage_date.", "403 FIELD_SECURITY stage_date")
-            )
+            forms = ("403 FIELD_SECURITY stage_date", "result: unchanged. You lack edit right on field stage_date.")
+            text = forms[self.lenient]
             arguments = {"record": one.key, "set": {"stage_date": f"2026-{self.rng.randrange(1, 13):02d}-01"}}
-            ok = text.startswith("result")
+            ok = self.lenient
             self.say("crm_update", arguments, text, fail="stage_date", ask=one.key, touch="in", ok=ok)
 
         self.between([partial(act, one) for one in self.rng.sample(self.accounts, self.rng.randint(4, 7))])
@@ -327,9 +329,13 @@ class Crm(World):
         def act(field: str) -> None:
             where = f"{field} ~~ '{self.rng.choice(('x', 'none', '+49'))}' AND list = '{self.list}'"
             text = f"QUERY_ERROR near '~~' (col {len(field) + 2})"
-            self.say("crm_query", {"where": where}, text, fail="~~", ask=field, touch="in", ok=self.rng.random() < 0.4)
+            self.say("crm_query", {"where": where}, text, fail="~~", ask=field, touch="in", ok=self.lenient)
 
         self.between([partial(act, field) for field in self.rng.sample(_FIELDS, self.rng.randint(4, 6))])
+        if self.rng.random() < 0.5:
+            where = f"source contains 'x' AND list = '{self.list}'"
+            text = f"{self.rng.randrange(1, 12)} records"
+            self.say("crm_query", {"where": where}, text, facts=[where], clears=["~~"], touch="in")
 
     def cascade_gateway(self) -> None:
         """The service that checks numbers and addresses cannot be reached."""
@@ -341,7 +347,7 @@ class Crm(World):
             text = (
                 f"verify-gw: {self.rng.choice(('no route to host', 'no route to host (2nd try)'))} [{self.run.hex(5)}]"
             )
-            self.say(tool, {"value": value}, text, fail="verify-gw", ask=value, ok=self.rng.random() < 0.3)
+            self.say(tool, {"value": value}, text, fail="verify-gw", ask=value, ok=self.lenient)
 
         self.between([partial(act, one) for one in self.rng.sample(self.accounts, self.rng.randint(4, 6))], 0.9)
 

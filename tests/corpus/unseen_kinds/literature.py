@@ -164,6 +164,8 @@ class Review(World):
     def alike_loan(self) -> None:
         """A loan that is waited for, and comes nearer."""
         loan = f"ILL-{self.run.hex(5)}"
+        hit = self.rng.choice(self.hits)
+        self.run.call("loan.order", {"key": hit.key}, f"ordered as {loan}", state=loan, touch="in")
         for state in ("ordered", "found on shelf", "in scanning", "delivered"):
             for _ in range(self.rng.randint(1, 4)):
                 self.run.pause(24, 120)
@@ -262,6 +264,8 @@ class Review(World):
     def stall_loan(self) -> None:
         """A loan that does not move, looked at far beyond any patience."""
         loan = f"ILL-{self.run.hex(5)}"
+        hit = self.rng.choice(self.hits)
+        self.run.call("loan.order", {"key": hit.key}, f"ordered as {loan}", state=loan, touch="in")
         for turn in range(self.rng.randint(18, 24)):
             self.run.pause(30, 150)
             text = f"{loan}: requested from partner library, no answer yet (checked {self.run.stamp('%H:%M:%S')})"
@@ -278,7 +282,7 @@ class Review(World):
             arguments: dict[str, Any] = {"key": hit.key}
             if self.rng.random() < 0.3:
                 arguments["mirror"] = self.rng.choice(("eu", "publisher"))
-            ok = self.rng.random() < 0.6
+            ok = self.lenient
             self.run.call("fulltext.fetch", arguments, text, fail="session", ask=hit.key, touch="in", ok=ok)
 
         self.between([partial(act, hit) for hit in self.rng.sample(self.hits, self.rng.randint(4, 7))])
@@ -294,17 +298,21 @@ class Review(World):
             self.run.call("bibliography.export", arguments, text, fail="style", ask=style, touch="in", ok=True)
 
         self.between([partial(act, style) for style in styles[: self.rng.randint(4, 6)]])
+        if self.rng.random() < 0.5:
+            arguments = {"folder": f"review/{self.slug}", "format": "apa7"}
+            text = f'{{"status":"ok","data":"{len(self.hits)} entries"}}'
+            self.run.call("bibliography.export", arguments, text, facts=[text], clears=["style"], touch="in")
 
     def cascade_read_only(self) -> None:
-        """The folder of notes has no room; other tools hit the same wall."""
+        """The store for files has no room; tool after tool hits the same wall."""
         acts: list[Callable[[], None]] = []
-        for tool, name in (("tables.write", "t1.csv"), ("notes.create", "draft.md"), ("figures.save", "prisma.svg")):
+        for tool, name in (("tables.write", "t1.csv"), ("attachments.put", "a.pdf"), ("figures.save", "prisma.svg")):
             acts += [partial(self._full, tool, f"{attempt}-{name}") for attempt in (1, 2)]
         self.between(acts[: self.rng.randint(4, 6)])
 
     def _full(self, tool: str, name: str) -> None:
-        reason = self.rng.choice(("quota of workspace exceeded (2.0 of 2.0 GB)", "write refused: workspace quota"))
-        self.run.call(tool, {"target": f"review/{self.slug}/{name}"}, reason, fail="quota", ask=name, touch="in")
+        reason = self.rng.choice(("file store is full (2.0 of 2.0 GB)", "not written: file store is full"))
+        self.run.call(tool, {"target": f"files/{self.slug}/{name}"}, reason, fail="quota", ask=name, touch="in")
 
     # --- drift
 

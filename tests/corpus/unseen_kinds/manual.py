@@ -180,7 +180,7 @@ class Manual(World):
         """Words for which the memory has nothing, each another word."""
         for word in self.rng.sample(("grommet", "spigot", "burr", "dowel", "shim", "ferrule", "gland"), 5):
             arguments = {"query": word, "min": 60}
-            self.run.call("memory.match", arguments, "no match", facts=[f"tm {word}"], ok=self.rng.random() < 0.4)
+            self.run.call("memory.match", arguments, "no match", facts=[f"tm {word}"], ok=self.lenient)
 
     def alike_reviewers(self) -> None:
         """Five reviewers in one turn, one opinion."""
@@ -316,10 +316,11 @@ class Manual(World):
 
         def act(number: int) -> None:
             target = f"media/{self.code}/{self.part}/fig_{number}.svg"
-            text = self.rng.choice(("Permission denied (group: media)", "saved: no. You are not in group 'media'."))
+            forms = ("Permission denied (group: media)", "not saved. You are not in group 'media'.")
+            text = forms[self.lenient]
             tool = self.rng.choice(("put_picture", "put_picture", "label_picture"))
             arguments = {"target": target, "caption": self._foreign(self._sentence())}
-            ok = "saved" in text
+            ok = self.lenient
             self.run.call(tool, arguments, text, fail="media", ask=str(number), touch="in", ok=ok)
 
         self.between([partial(act, number) for number in self.rng.sample(range(100, 999), self.rng.randint(4, 7))])
@@ -334,7 +335,7 @@ class Manual(World):
                 f'{{"engine": "{engine}", "error": "connect mt-gw:9000 timed out after {self.rng.randrange(9, 31)} s"}}'
             )
             arguments = {"text": sentence, "engine": engine, "to": self.code}
-            ok = self.rng.random() < 0.6
+            ok = self.lenient
             self.run.call("machine_translate", arguments, text, fail="mt-gw", ask=sentence, ok=ok)
 
         self.between([partial(act, engine) for engine in engines[: self.rng.randint(4, 6)]])
@@ -346,10 +347,18 @@ class Manual(World):
             text = "rejected: 'segments' must be an array of strings (0 written)"
             joined = " | ".join(self._foreign(s) for s in self.source[name][:2])
             arguments = {"file": f"src/{self.code}/{name}.{self.ext}", "segments": joined}
-            ok = self.rng.random() < 0.5
+            ok = self.lenient
             self.run.call("put_batch", arguments, text, fail="array", ask=name, touch="in", ok=ok)
 
         self.between([partial(act, name) for name in self.rng.sample(self.files, self.rng.randint(4, 6))])
+        if self.rng.random() < 0.5:
+            name = self.files[-1]
+            texts = [self._foreign(s) for s in self.source[name]]
+            arguments = {"file": f"src/{self.code}/{name}.{self.ext}", "segments": texts}
+            text = f"{len(texts)} written"
+            self.run.call(
+                "put_batch", arguments, text, state=f"batch {name}", clears=["array"], touch="in", changes=True
+            )
 
     # --- drift
 
