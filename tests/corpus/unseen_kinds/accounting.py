@@ -207,7 +207,11 @@ class Office(World):
 
     def alike_one_step(self) -> None:
         """What the invoices name: delivery notes and contracts nobody told the agent about."""
-        for number in self.rng.sample(range(self.first, self.last), self.rng.randint(5, 7)):
+        seen = [n for n in range(self.first, self.last) if f"doc{n}" in self.run.known]
+        while len(seen) < 5:
+            seen.append(self.first + len(seen))
+            self.open(seen[-1])
+        for number in self.rng.sample(seen, min(len(seen), self.rng.randint(5, 7))):
             key = f"LS-{number * 17 % 90000}"
             text = f"Lieferschein {key} zu Rechnung {number}: {self.docs[number].goods}, vollständig, geprüft"
             self.run.call("open_document", {"document": f"delivery/{key}.tif"}, text, facts=[key], touch="in")
@@ -240,6 +244,7 @@ class Office(World):
 
     def stall_amount_nowhere(self) -> None:
         """The difference is searched in every wording, and nothing is ever found."""
+        self.balance()
         amount = _eur(self.missing)
         forms: list[Callable[[], None]] = []
         for text in (amount, amount.replace(",", "."), f"EUR {amount}", f"-{amount}", f"*{amount}*", f"{amount} EUR"):

@@ -94,6 +94,13 @@ class Archive(World):
             )
         self.sh(command, text, state=f"{folder}{name} {value}", touch=touch, changes=True)
 
+    def _copy(self) -> str:
+        """Start a copy of the folder and give the name of its log."""
+        log = f"/tmp/rsync_{self.run.hex(4)}.log"
+        command = f"nohup rsync -a --info=progress2 {self.folder}/ backup/{self.folder}/ > {log} 2>&1 &"
+        self.sh(command, f"[1] {self.rng.randrange(2000, 30000)}", state=log, touch="in")
+        return log
+
     def look_around(self) -> None:
         for folder in self.rng.sample(self.others, self.rng.randint(3, 5)):
             count = self.rng.randrange(12, 40)
@@ -147,7 +154,7 @@ class Archive(World):
 
     def alike_copy(self) -> None:
         """A copy to the second disk, looked at with patience until it is through."""
-        log = f"/tmp/rsync_{self.run.hex(4)}.log"
+        log = self._copy()
         for done in (*sorted(self.rng.sample(range(3, 99), self.rng.randint(2, 4))), 100):
             for _ in range(self.rng.choice((1, 2, 3, 4))):
                 self.run.pause(22, 80)
@@ -262,7 +269,7 @@ class Archive(World):
 
     def stall_copy(self) -> None:
         """A copy that stands still, looked at every few seconds."""
-        log, done = f"/tmp/rsync_{self.run.hex(4)}.log", self.rng.randrange(5, 95)
+        log, done = self._copy(), self.rng.randrange(5, 95)
 
         def act() -> None:
             self.run.pause(3, 15)

@@ -51,7 +51,8 @@ class Build(World):
         rng = random.Random(path)
         lines = [f"{rng.choice(_CELLS)} u_{rng.randrange(999)} (.a(n{rng.randrange(99)}));" for _ in range(6)]
         if name.endswith("tcl"):
-            lines = [f"set {knob} {value}" for knob, value in self.knobs.items()]
+            own = block == self.block
+            lines = [f"set {k} {v if own else round(rng.uniform(0.1, 0.9), 2)}" for k, v in self.knobs.items()]
         elif name.endswith("sdc"):
             lines = [f"set_input_delay {rng.uniform(0.1, 0.9):.2f} [get_ports p{rng.randrange(40)}]" for _ in range(6)]
         elif name.endswith("files.f"):
@@ -90,13 +91,14 @@ class Build(World):
         now = self.run.stamp("%H:%M:%S")
         spent = int(self.run.at) + self.rng.randrange(5)
         form = self.rng.randrange(3) if form < 0 else form
+        memory = f"mem={spent % 7 + 9}G" if state == "RUN" else "mem=-"
         tool, arguments, text = (
             ("bq_stat", {"job": job}, f"JOBID  STAT  STEP   ELAPSED\n{job}  {state}  {step}  {spent}s"),
             (self.shell, {"command": f"bq -l {job} | tail -1"}, f"{now} {job} {state} ({step})"),
             (
                 "bq_stat",
                 {"job": job, "long": True},
-                f"Job {job}\n state={state}\n step={step}\n mem={spent % 7 + 9}G\n at={now}",
+                f"Job {job}\n state={state}\n step={step}\n {memory}\n at={now}",
             ),
         )[form]
         self.run.call(tool, arguments, text, wait=(f"job{job}", f"{state} {step}"))
