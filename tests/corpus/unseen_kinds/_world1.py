@@ -54,6 +54,7 @@ class Run:
     watches: dict[str, _Watch] = field(default_factory=dict[str, _Watch])
     changed: int = 0
     next_gap: float | None = None
+    bounded: bool = True
 
     def __post_init__(self) -> None:
         self.start = datetime(2026, 1, 5, 7, 0, tzinfo=UTC) + timedelta(seconds=self.rng.randrange(20_000_000))
@@ -131,7 +132,16 @@ class Run:
             self.known.add(question)
         self.calls.append(TracedCall(tool, arguments, result, fail is None if ok is None else ok, self.at))
         self.notes.append(
-            Note(self.at, fruitful, doubtful, fail, frozenset(clears), touch, changes, overdue and not fruitful)
+            Note(
+                self.at,
+                fruitful,
+                doubtful,
+                fail,
+                frozenset(clears),
+                touch if self.bounded else "",
+                changes,
+                overdue and not fruitful,
+            )
         )
 
     def _checked(self, key: str, answer: str) -> bool:
@@ -231,6 +241,7 @@ class World:
     """One simulated place of work. Methods named stall_, cascade_, drift_ and alike_ perform one episode each."""
 
     task = ""
+    free_task = "Do what you find useful."
     lenient: bool
     """Its tools say that they succeeded where only their words say that they did not."""
 
@@ -303,11 +314,13 @@ _PREFIX: dict[str, str] = {"stalled": "stall_", "cascading": "cascade_", "drifti
 
 
 def _attempt(
-    kind: str, make: Callable[[random.Random], World], rng: random.Random, names: list[str], around: bool
+    kind: str, make: Callable[[random.Random], World], rng: random.Random, names: list[str], around: bool, free: bool
 ) -> Trace | None:
     wanted = [next(label for label, prefix in _PREFIX.items() if name.startswith(prefix)) for name in names]
-    expected = {trouble for trouble in wanted if trouble != "alike"}
+    expected = {trouble for trouble in wanted if trouble != "alike" and not free}
     world = make(rng)
+    if free:
+        world.task, world.run.bounded = world.free_task, False
     if around:
         world.look_around()
     before = (3, 5, 8, 11, 14, 18, 22) if "drifting" in wanted[:1] else (0, 1, 3, 5, 8, 11, 14, 18, 22)
@@ -320,6 +333,7 @@ def _attempt(
         return None
     labels = cast("tuple[Label, ...]", tuple(sorted(since)) or ("healthy",))
     title = " then ".join(name.replace("_", " ") for name in names) or "plain work"
+    title = title.replace("drift ", "alike free to roam, ") if free else title
     return Trace(f"{kind}: {title}", labels, world.task, tuple(world.run.calls), since)
 
 
@@ -328,7 +342,7 @@ def _mix(rng: random.Random, one: str) -> tuple[str, ...]:
         troubles = one.split("+")
         rng.shuffle(troubles)
         return tuple(troubles)
-    return rng.choice(((), ("alike",), ("alike",), ("alike", "alike")))
+    return rng.choice(((), ("alike",), ("alike",), ("alike", "alike"), ("alike", "alike")))
 
 
 def produce(kind: str, make: Callable[[random.Random], World], rng: random.Random) -> Iterator[Trace]:
@@ -341,12 +355,15 @@ def produce(kind: str, make: Callable[[random.Random], World], rng: random.Rando
         plan += ["stalled+cascading", "stalled+drifting", "cascading+drifting"]
         rng.shuffle(plan)
         for one in plan:
-            wanted, around = _mix(rng, one), rng.random() < 0.2
+            wanted, around = _mix(rng, one), rng.random() < 0.25
+            free = one == "healthy" and rng.random() < 0.12
+            wanted = ("drifting",) if free else wanted
+            around = around and "drifting" not in wanted
             trace = None
             while trace is None:
                 names = [_deal(decks, make, rng, trouble) for trouble in wanted]
                 for _ in range(80):
-                    trace = _attempt(kind, make, rng, names, around)
+                    trace = _attempt(kind, make, rng, names, around, free)
                     if trace is not None:
                         number += 1
                         yield Trace(f"{trace.name} #{number}", trace.labels, trace.task, trace.calls, trace.since)

@@ -42,6 +42,8 @@ def _eur(cents: int) -> str:
 class Office(World):
     """An office that posts a range of invoices and matches them to the bank's lines."""
 
+    free_task = "Do the work of the office that is open today, wherever it is, and keep the books clean."
+
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.first = rng.randrange(4100, 8800)
@@ -55,6 +57,10 @@ class Office(World):
         self.box = f"inbox/2026-{self.month:02d}"
         self.slipped: set[str] = set()
         self.batch = rng.choice((0, 0, 3, 4))
+        self.other_accounts = [
+            f"{acc:>6} {_eur(rng.randrange(-9000000, 9000000)):>16}"
+            for acc in sorted(rng.sample(range(1000, 8900), rng.choice((2, 12, 45))))
+        ]
         self.journal = rng.randrange(2000, 9000)
         self.bank = f"CAMT053_{rng.randrange(100, 999)}_2026{self.month:02d}28.xml"
         self.task = (
@@ -121,6 +127,7 @@ class Office(World):
         posted = [d for d in self.docs.values() if d.code]
         total = sum(d.gross for d in posted)
         rows = [f"{acc:>6} {_eur(sum(d.net for d in posted if d.account == acc)):>16}" for acc in (3300, 4930, 4240)]
+        rows += self.other_accounts
         text = "Konto             Saldo EUR\n" + "\n".join(rows) + f"\n{'Summe':>6} {_eur(total):>16}\n"
         text += f"Abweichung zum Sammelkonto: {_eur(self.missing)}\nStand {self.run.stamp('%H:%M:%S')}"
         arguments = {"period": f"2026-{self.month:02d}"}

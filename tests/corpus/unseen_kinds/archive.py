@@ -16,6 +16,8 @@ KIND = "archive cleaned in a shell"
 class Archive(World):
     """A folder of scans or takes that get names, dates and the right way up."""
 
+    free_task = "Tidy up on this machine and in its archive, wherever you see a need."
+
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.sound = rng.random() < 0.4
@@ -35,7 +37,7 @@ class Archive(World):
         self.noisy = rng.random() < 0.8
         self.task = (
             f"Clean {self.root}/{self.folder}: rename every file to {self.year}_{self.word[0]}{self.number:04d}_NN, "
-            f"write the date {self.year} into it, throw away doubles. "
+            f"write the date {self.year} into it (masters too), throw away doubles. "
             + rng.choice((f"The list is in index/{self.word[0]}{self.number:04d}.csv.", "Nothing else needs work."))
         )
 

@@ -22,6 +22,8 @@ _CELLS = ("NAND2X4", "BUFX8", "DFFRX1", "AOI22X2", "INVX16", "MUX2X1", "XOR2X2",
 class Build(World):
     """One block, its knobs, and how much time its worst path lacks."""
 
+    free_task = "Make the chip better wherever you can tonight; every block is open to you."
+
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.block, *self.others = rng.sample(_BLOCKS, 5)
@@ -49,7 +51,10 @@ class Build(World):
         block = block or self.block
         path = f"blocks/{block}/{name.format(b=block)}"
         rng = random.Random(path)
-        lines = [f"{rng.choice(_CELLS)} u_{rng.randrange(999)} (.a(n{rng.randrange(99)}));" for _ in range(6)]
+        lines = [
+            f"{rng.choice(_CELLS)} u_{rng.randrange(999)} (.a(n{rng.randrange(99)}));"
+            for _ in range(rng.randint(6, 70))
+        ]
         if name.endswith("tcl"):
             own = block == self.block
             lines = [f"set {k} {v if own else round(rng.uniform(0.1, 0.9), 2)}" for k, v in self.knobs.items()]
@@ -109,7 +114,7 @@ class Build(World):
         rng = random.Random(f"{wns:.3f}")
         rows = [
             f"{wns + i * rng.uniform(0.01, 0.03):8.3f}  {rng.choice(_CELLS):<8} u_{rng.randrange(999)}/D"
-            for i in range(7)
+            for i in range(rng.randint(5, 40))
         ]
         text = f"STA {self.block}  run {self.run.hex(5)}\n   slack  cell     endpoint\n" + "\n".join(rows)
         text += f"\nWNS {wns:.3f} ns   TNS {wns * 31:.2f} ns"

@@ -36,6 +36,8 @@ class Account:
 class Crm(World):
     """A list of accounts whose records are brought into order."""
 
+    free_task = "Keep the CRM in good order today: any record, any setting."
+
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.list = f"L-{rng.randrange(20, 99)}"
@@ -46,6 +48,7 @@ class Crm(World):
         self.accounts = [self._account(self.base + 7 * i) for i in range(rng.randint(17, 28))]
         self.strangers = [self._account(self.base + 40000 + 11 * i) for i in range(14)]
         self.left = 100
+        self.extra = rng.choice((0, 6, 30))
         self.doubles = rng.randint(6, 12)
         self.slips = 2
         self.task = (
@@ -74,6 +77,9 @@ class Crm(World):
     def show(self, one: Account, touch: str = "in", way: int = 0) -> None:
         """A record, or the same through another door."""
         rows = {"id": one.key, "name": one.name, "contact": one.person, "phone": one.phone, "stage": one.stage}
+        seed = random.Random(one.key)
+        for index in range(self.extra):
+            rows[f"x_{index:02d}"] = f"{seed.choice(_FIELDS)}-{seed.randrange(9999)}"
         if self.style == "json":
             text = "{" + ", ".join(f'"{k}": "{v}"' for k, v in rows.items()) + f', "rev": {one.rev}}}'
         elif self.style == "table":

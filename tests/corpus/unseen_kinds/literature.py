@@ -42,6 +42,8 @@ class Work:
 class Review(World):
     """A reviewer who screens one set of hits and writes notes with citations."""
 
+    free_task = "Use the afternoon in the library as you like: screen, read and write notes where you see a need."
+
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.topic, words = rng.choice(_TOPICS)
@@ -53,6 +55,8 @@ class Review(World):
         self.cited = [self._make("ref", i) for i in range(20)]
         self.open_points = rng.randint(9, 16)
         self.red_is_fine = rng.random() < 0.5
+        self.wordy = rng.random() < 0.5
+        self.blurb = " ".join(rng.choice(self.words) for _ in range(24))
         self.drafts = 0
         self.slips = rng.choice((1, 2))
         self.task = (
@@ -112,6 +116,8 @@ class Review(World):
         """One page of the set."""
         part = self.hits[offset : offset + 8]
         text = "\n".join(f"{offset + i + 1}. {w.title} ({w.who}, {w.year}) {w.key}" for i, w in enumerate(part))
+        if self.wordy:
+            text = "\n".join(f"{line}\n    {self.topic}; {self.blurb}" for line in text.split("\n"))
         arguments = {"set": self.label, "offset": offset, "n": 8}
         self.run.call("catalogue.set", arguments, text, facts=[f"page{offset}"], touch="in")
 

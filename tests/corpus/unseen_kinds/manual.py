@@ -38,6 +38,8 @@ _PARTS = ("installation", "operation", "maintenance", "faults", "spare_parts", "
 class Manual(World):
     """One part of a manual, file by file, segment by segment."""
 
+    free_task = "Work on the translations for an hour, in whatever part and language needs it."
+
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.lang = rng.choice((0, 1))
@@ -53,7 +55,8 @@ class Manual(World):
         self.slips = 2
         self.timed = rng.random() < 0.8
         self.task = (
-            f"Translate the part '{self.part}' of the manual (all of src/en/{self.part}/) into {self.code}. Write to "
+            f"Translate the part '{self.part}' of the manual (all of src/en/{self.part}/, and the captions of its "
+            f"pictures) into {self.code}. Write to "
             f"src/{self.code}/{self.part}/, keep to the term list, and leave no issue in the check of that folder."
         )
 

@@ -30,9 +30,12 @@ _REASONS = {
 class Shop(World):
     """A shop whose one category gets new prices, texts and stock."""
 
+    free_task = "Go through the whole back office of the shop and improve whatever you come across."
+
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.host = rng.choice(("https://api.shop.test", "http://backoffice.internal:8080", "https://admin.store.test"))
+        self.lenient = rng.random() < 0.25
         self.category, self.other, self.third = rng.sample(_CATEGORIES, 3)
         self.wordy = rng.random() < 0.5
         self.first = rng.randrange(2000, 90000)
@@ -47,6 +50,7 @@ class Shop(World):
         self.feed = 0
         self.done: set[int] = set()
         self.slips = 2
+        self.rich = rng.random() < 0.5
         wish = f"Raise the prices of all products of category {self.category} by {self.percent} % and bring their "
         wish += f"stock in line with warehouse B. The shop's API is at {self.host}."
         short = f"Category '{self.category}' at {self.host}: new prices (+{self.percent} %), stock from warehouse B, "
@@ -75,7 +79,13 @@ class Shop(World):
         slug = self.category if one in self.ids else self.other
         links = {"variant": f"/v2/variants/{one * 3 % 9973}", "category": f"/v2/categories/{slug}"}
         money = {"amount": self.price[one], "currency": "EUR"}
-        return {"id": one, "name": self.name[one], "price": money, "stock": self.stock[one], "_links": links}
+        seed = random.Random(one)
+        more: dict[str, Any] = {"weight_g": seed.randrange(40, 4000), "tax": "de-19", "visible": seed.random() < 0.8}
+        if self.rich:
+            more["description"] = " ".join(seed.choice(_WORDS) for _ in range(seed.randint(30, 160)))
+            more["attributes"] = {seed.choice(_WORDS): seed.randrange(99) for _ in range(12)}
+        head = {"id": one, "name": self.name[one], "price": money, "stock": self.stock[one]}
+        return head | more | {"_links": links}
 
     def get(self, one: int, touch: str = "in") -> None:
         """One product."""
@@ -159,8 +169,8 @@ class Shop(World):
     def alike_existing(self) -> None:
         """Asking which of some old numbers are taken; 404 is the answer."""
         for number in self.rng.sample(range(100000, 199999), self.rng.randint(3, 6)):
-            body = {"error": "not_found", "id": number}
-            self.http("GET", f"/v2/legacy-skus/{number}", body, 404, facts=[f"sku {number}"], ok=self.lenient)
+            body = {"number": number, "taken": False}
+            self.http("GET", f"/v2/numbers/{number}/taken", body, 404, facts=[f"sku {number}"], ok=self.lenient)
 
     def alike_conflict(self) -> None:
         """A product that somebody else has just changed, three times in other ways."""
