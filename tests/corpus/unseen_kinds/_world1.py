@@ -250,6 +250,7 @@ class World:
         self.run = Run(rng)
         self._work: Iterator[None] | None = None
         self.brief = False
+        self.gather: list[Callable[[], None]] | None = None
         self.lenient = rng.random() < 0.5
 
     def work(self) -> Iterator[None]:
@@ -268,6 +269,9 @@ class World:
 
     def stuck(self, looks: Iterable[Callable[[], None]]) -> None:
         """Do what leads nowhere, now and then broken by one call of the work."""
+        if self.gather is not None:
+            self.gather += looks
+            return
         since = self.rng.randint(2, 4)
         for look in list(looks)[: self.rng.randint(3, 4) if self.brief else None]:
             look()
@@ -284,9 +288,35 @@ class World:
         """What could become a cascade, left or repaired after two or three failures."""
         self._briefly("cascade_")
 
+    def stall_two_dead_ends(self) -> None:
+        """Two things that lead nowhere, in turns."""
+        looks = self._gathered("stall_", 9, 15)
+        self.stuck(looks)
+
+    def cascade_two_causes(self) -> None:
+        """Two causes of failure, in turns; at least one of them comes up four times."""
+        acts = self._gathered("cascade_", 8, 11)
+        self.between(acts)
+
+    def mends(self) -> bool:
+        """Whether the cause of a cascade is put right at its end."""
+        return self.gather is None and self.rng.random() < 0.5
+
+    def _gathered(self, prefix: str, low: int, high: int) -> list[Callable[[], None]]:
+        names = [name for name in sorted(dir(self)) if name.startswith(prefix) and "_two_dead" not in name]
+        acts: list[Callable[[], None]] = []
+        for name in self.rng.sample([name for name in names if name != "cascade_two_causes"], 2):
+            self.gather = []
+            cast("Callable[[], None]", getattr(self, name))()
+            acts += self.gather
+        self.gather = None
+        self.rng.shuffle(acts)
+        return acts[: self.rng.randint(low, high)]
+
     def _briefly(self, prefix: str) -> None:
         self.brief = True
-        name = self.rng.choice(sorted(name for name in dir(self) if name.startswith(prefix)))
+        names = [name for name in sorted(dir(self)) if name.startswith(prefix) and "_two_" not in name]
+        name = self.rng.choice(names)
         cast("Callable[[], None]", getattr(self, name))()
         self.brief = False
 
@@ -303,6 +333,9 @@ class World:
 
     def between(self, acts: Iterable[Callable[[], None]], share: float = 0.0, most: int = 2) -> None:
         """Do each of these with work between most of them."""
+        if self.gather is not None:
+            self.gather += acts
+            return
         share = share or self.rng.choice((0.1, 0.5, 0.9))
         for act in list(acts)[: self.rng.randint(2, 3) if self.brief else None]:
             act()

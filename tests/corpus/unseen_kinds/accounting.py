@@ -363,7 +363,7 @@ class Office(World):
             self.run.call("skonto_setzen", arguments, text, fail="decimal", ask=amount, touch="in", ok=True)
 
         self.between([act] * self.rng.randint(4, 6))
-        if self.rng.random() < 0.5:
+        if self.mends():
             number = self.rng.randrange(self.first, self.last)
             arguments = {"beleg": f"ER-{number}", "skonto": f"{self.docs[number].net / 100:.2f}"}
             text = '{"ok": true, "field": "skonto"}'

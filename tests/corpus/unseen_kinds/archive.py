@@ -347,6 +347,10 @@ class Archive(World):
             )
 
         self.between([partial(act, index) for index in self.rng.sample(list(self.names), self.rng.randint(4, 7))])
+        if self.mends():
+            path = self._path(self.rng.choice(list(self.names.values())))
+            meant: dict[str, Any] = {"state": f"taken {path}", "clears": ["TakenOn"], "touch": "in", "changes": True}
+            self.sh(f"settag -Taken={self.year} {path}", "1 written", **meant)
 
     # --- drift
 

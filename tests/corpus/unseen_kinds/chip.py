@@ -322,7 +322,7 @@ class Build(World):
             self.run.call("report_checks", arguments, text, fail="unit", ask=kind, touch="in", ok=True)
 
         self.between([partial(act, kind) for kind in self.rng.sample(kinds, self.rng.randint(4, 6))])
-        if self.rng.random() < 0.5:
+        if self.mends():
             arguments = {"block": self.block, "kind": "setup", "unit": "ns"}
             text = f"ok\n{self.rng.randrange(3, 60)} paths reported"
             self.run.call("report_checks", arguments, text, facts=[text], clears=["unit"], touch="in")

@@ -338,7 +338,7 @@ class Crm(World):
             self.say("crm_query", {"where": where}, text, fail="~~", ask=field, touch="in", ok=self.lenient)
 
         self.between([partial(act, field) for field in self.rng.sample(_FIELDS, self.rng.randint(4, 6))])
-        if self.rng.random() < 0.5:
+        if self.mends():
             where = f"source contains 'x' AND list = '{self.list}'"
             text = f"{self.rng.randrange(1, 12)} records"
             self.say("crm_query", {"where": where}, text, facts=[where], clears=["~~"], touch="in")

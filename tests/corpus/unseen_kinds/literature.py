@@ -304,7 +304,7 @@ class Review(World):
             self.run.call("bibliography.export", arguments, text, fail="style", ask=style, touch="in", ok=True)
 
         self.between([partial(act, style) for style in styles[: self.rng.randint(4, 6)]])
-        if self.rng.random() < 0.5:
+        if self.mends():
             arguments = {"folder": f"review/{self.slug}", "format": "apa7"}
             text = f'{{"status":"ok","data":"{len(self.hits)} entries"}}'
             self.run.call("bibliography.export", arguments, text, facts=[text], clears=["style"], touch="in")

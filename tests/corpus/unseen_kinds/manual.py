@@ -354,7 +354,7 @@ class Manual(World):
             self.run.call("put_batch", arguments, text, fail="array", ask=name, touch="in", ok=ok)
 
         self.between([partial(act, name) for name in self.rng.sample(self.files, self.rng.randint(4, 6))])
-        if self.rng.random() < 0.5:
+        if self.mends():
             name = self.files[-1]
             texts = [self._foreign(s) for s in self.source[name]]
             arguments = {"file": f"src/{self.code}/{name}.{self.ext}", "segments": texts}

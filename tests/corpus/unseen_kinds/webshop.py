@@ -323,7 +323,7 @@ class Shop(World):
             send = {"sale_price": value}
             acts.append(partial(self.http, "PATCH", f"/v2/products/{one}", body, 422, send=send, **meant))
         self.between(acts)
-        if self.rng.random() < 0.5:
+        if self.mends():
             one = self.rng.choice(self.ids)
             done: dict[str, Any] = {"state": f"sale {one}", "clears": ["units"], "touch": "in", "changes": True}
             self.http("PATCH", f"/v2/products/{one}", {"id": one}, send={"sale_price": self.price[one]}, **done)
