@@ -227,6 +227,9 @@ class Shop(World):
 
     def stall_cache(self) -> None:
         """A stale price is purged and looked at, by every address, and stays."""
+        for _ in range(20):
+            if not self.done.intersection(self.ids):
+                self.go(1)
         one = self.rng.choice([one for one in self.ids if one in self.done] or self.ids[:1])
         stale = {"sku": one, "price": f"{self.price[one] / 117:.2f}"}
         for turn in range(self.rng.randint(7, 9)):
