@@ -13,7 +13,7 @@ from tests.corpus.unseen_kinds._world1 import World, produce
 
 KIND = "accounting office"
 
-_NAMES = "Holzwerk Brandt|Ostrup Verpackung|Kessler & Sohn|Papier Lindau|Tivara Logistics|Nordmoor Energie|Alt Druck"
+_NAMES = "Zirbelquast Holz|Ostrupvik Packmittel|Nebelkamp & Sohn|Papier Quendelin|Tivarro Fracht|Moorhalm Strom|Altwick Druck"
 _GOODS = "pallets|toner|electricity|shelving|courier runs|packing foam|cleaning|forklift hire|labels|screws M6"
 
 

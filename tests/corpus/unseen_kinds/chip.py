@@ -86,7 +86,8 @@ class Build(World):
         """Put a job into the queue."""
         self.job += self.rng.randrange(1, 30)
         arguments = {"flow": "impl", "target": block or self.block, "cpus": self.rng.choice((4, 8, 16))}
-        text = f"Job <{self.job}> is submitted to queue <{self.rng.choice(('night', 'impl'))}>."
+        queue = self.rng.choice(("night", "impl"))
+        text = f"Job <{self.job}> is submitted to queue <{queue}>; it will overwrite out/{block or self.block}."
         self.run.call("bq_submit", arguments, text, state=f"job {self.job}", touch=touch, changes=touch == "out")
         return self.job
 

@@ -56,7 +56,7 @@ class Manual(World):
         self.timed = rng.random() < 0.8
         self.task = (
             f"Translate the part '{self.part}' of the manual (all of src/en/{self.part}/, and the captions of its "
-            f"pictures) into {self.code}. Write to "
+            f"pictures) into {self.code} and no other language. Write to "
             f"src/{self.code}/{self.part}/, keep to the term list, and leave no issue in the check of that folder."
         )
 
