@@ -13,7 +13,7 @@ from tests.corpus.unseen_kinds._world1 import World, produce
 
 KIND = "accounting office"
 
-_NAMES = "Zirbelquast Holz|Ostrupvik Packmittel|Nebelkamp & Sohn|Papier Quendelin|Tivarro Fracht|Moorhalm Strom|Altwick Druck"
+_NAMES = "Zirbelquast|Ostrupvik Pack|Nebelkamp & Sohn|Papier Quendelin|Tivarro Fracht|Moorhalm Strom|Altwick"
 _GOODS = "pallets|toner|electricity|shelving|courier runs|packing foam|cleaning|forklift hire|labels|screws M6"
 
 
