@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 from tests.corpus.trace import Label, Trace, TracedCall
@@ -108,13 +108,14 @@ class Scene:
             fruit = None
         self.seen |= known
         text = result if len(result) <= 3900 else result[:3800] + "\n[cut]"
-        self.calls.append(TracedCall(tool, arguments, text, ok, self.now))
+        given = arguments if isinstance(arguments, str) else dict(arguments)
+        self.calls.append(TracedCall(tool, given, text, ok, self.now))
         self.notes.append(
             Note(fruit, cause, frozenset(uses), place, far, change, watch, final),
         )
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> Generator[None]:
         """Calls that begin together."""
         self._turn, self._fresh = True, True
         yield
@@ -168,7 +169,7 @@ class Scene:
     def play(self, want: frozenset[Label]) -> None:
         """Live through a run that should show these labels."""
         rng, plans = self.rng, self.episodes()
-        if want == {"healthy"}:
+        if "healthy" in want:
             goal = rng.randint(16, 44)
             if plans["opening"] and rng.random() < 0.25:
                 self._enter("opening", plans["opening"])
