@@ -295,7 +295,7 @@ def easy(scene: Scene) -> bool:
     for first, one in enumerate(bare):
         if bare[first : first + 8].count(one) >= 3:
             return True
-    failed = [note.cause is not None for note in scene.notes]
+    failed = [note.cause is not None or not call.success for call, note in zip(scene.calls, scene.notes, strict=True)]
     if any(all(failed[first : first + 3]) for first in range(len(failed) - 2)):
         return True
     return _drift(scene, lenient=False, far=True) is not None

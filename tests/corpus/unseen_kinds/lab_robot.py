@@ -251,16 +251,16 @@ class Lab(Scene):
         for number in range(self.rng.randint(8, 15)):
             way = self.rng.randrange(4)
             stamp = self.stamp("clock")
-            words = "aborted by lid sensor, plate ejected, cannot resume"
+            words = "aborted by lid sensor"
             if way == 0:
                 self.call("run_poll", {"run": run}, f"[{stamp}] {run} {words}", facts=fact, watch=run, final=True)
             elif way == 1:
                 text = json.dumps({"runs": [{"id": run, "state": "ABORTED", "why": "lid sensor"}], "at": stamp})
                 self.call("run_list", {"plate": plate, "limit": self.rng.randint(1, 9)}, text, facts=fact)
             elif way == 2:
-                self.call("reader_state", {"last": True}, f"idle; last run {run}: {words}", facts=fact)
+                self.call("reader_state", {"last": True}, f"last run {run}: {words}", facts=fact)
             else:
-                text = f"{run}: state=ABORTED resumable=no cause=LID_SENSOR plate=ejected"
+                text = f"{run}: state=ABORTED cause=LID_SENSOR"
                 self.call(
                     "run_poll", {"run": run, "verbose": bool(number % 2)}, text, facts=fact, watch=run, final=True
                 )
@@ -276,7 +276,7 @@ class Lab(Scene):
                 text = f"1 waiting: {run} (position {place}); generated {self.stamp()}"
             elif number % 4 == 1:
                 tool, arguments = "reader_state", {"queue": True, "since": self.stamp("clock")}
-                text = f"busy (maintenance). Queue: {place - 1} before {run}"
+                text = f"queue: {run} at position {place}"
             else:
                 tool, arguments = "run_poll", {"run": run}
                 text = f"[{self.stamp('clock')}] {run} waiting, position {place}, age {int(self.now) // 6}s"

@@ -190,7 +190,7 @@ class Network(Scene):
                     "snmp_get", {"target": device, "oid": oid}, f"{oid} = Counter64: {count}", facts=(fact,), place="in"
                 )
             elif way == 4:
-                body = {"series": f"{device}.te-{port}.crc", "last": count, "delta_5m": 0, "asked": self.stamp()}
+                body = {"series": f"{device}.te-{port}.crc", "last": count, "asked": self.stamp()}
                 window = f"-{self.pick([5, 10, 15, 30])}m"
                 self.call(
                     "metrics",
@@ -232,7 +232,9 @@ class Network(Scene):
             way = self.rng.randrange(4)
             gap = self.rng.uniform(6, 50)
             if way == 0:
-                text = json.dumps({"job": job, "state": "CANCELLED", "by": "scheduler", "polled": stamp})
+                text = json.dumps(
+                    {"job": job, "what": "linecard-reset", "state": "CANCELLED", "by": "scheduler", "polled": stamp}
+                )
                 self.call("job_get", {"id": job}, text, facts=fact, watch=job, final=True, gap=gap)
             elif way == 1:
                 text = f"jobs since {stamp}: 1\n{job} linecard-reset CANCELLED (scheduler)"
@@ -246,10 +248,10 @@ class Network(Scene):
                     gap=gap,
                 )
             elif way == 2:
-                text = f"{job}: linecard-reset, cancelled by scheduler. No output."
+                text = f"{job}: linecard-reset, cancelled by scheduler"
                 self.call("job_log", {"id": job, "tail": 20 + number}, text, facts=fact, watch=job, final=True, gap=gap)
             else:
-                text = f"STATE=CANCELLED BY=scheduler T={self.rng.randrange(10**6)}"
+                text = f"JOB=linecard-reset STATE=CANCELLED BY=scheduler T={self.rng.randrange(10**6)}"
                 self.call("job_get", {"id": job, "wait_s": 5}, text, facts=fact, watch=job, final=True, gap=gap)
 
     def field_team_without_news(self) -> None:
