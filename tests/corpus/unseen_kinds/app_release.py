@@ -179,7 +179,7 @@ class Release(Scene):
     def review_that_does_not_begin(self) -> None:
         """The store says `waiting for review` for more than a quarter of an hour, under several addresses."""
         queue = self.rng.randint(20, 400)
-        for number in range(self.rng.randint(13, 18)):
+        for number in range(self.rng.randint(17, 24)):
             path = ("", "?fields=state", "/review", "/timeline?last=1")[number % 4]
             arguments = {
                 "method": "GET",

@@ -269,7 +269,7 @@ class Lab(Scene):
         """The reader's queue does not move for far too long."""
         plate = self.pick(self.plates)
         run, place = self.runs[plate] + "q", self.rng.randint(2, 5)
-        for number in range(self.rng.randint(15, 22)):
+        for number in range(self.rng.randint(17, 24)):
             arguments: dict[str, Any]
             if number % 4 > 1:
                 tool, arguments = "run_list", {"state": self.pick(["waiting", "w", "open"]), "limit": number + 1}

@@ -262,7 +262,7 @@ class Mod(Scene):
     def bake_farm_stands(self) -> None:
         """The shared farm does not start the job for far too long."""
         job = f"bk{self.rng.randint(100, 999)}"
-        for number in range(self.rng.randint(14, 20)):
+        for number in range(self.rng.randint(17, 24)):
             script = ("farm ls --mine", f"farm stat {job}", f"farm log {job} | tail -1")[number % 3]
             text = (
                 f"{job} PEND prio 5 {self.stamp('clock')}",

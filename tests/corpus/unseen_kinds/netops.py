@@ -258,7 +258,7 @@ class Network(Scene):
         """The visit stays `assigned` for more than a quarter of an hour."""
         order = f"WO-{self.rng.randint(100, 999)}"
         team = self.pick(["north", "night", "fibre"])
-        for number in range(self.rng.randint(13, 20)):
+        for number in range(self.rng.randint(17, 23)):
             gap = self.rng.uniform(60, 110)
             if number % 2:
                 text = f"{order}  assigned  team {team}  not departed   ({self.stamp('clock')})"
