@@ -280,7 +280,7 @@ class Release(Scene):
             facts = () if dense else (f"{lane} {number}",)
             self.call("lane", arguments, text, ok=self.rng.random() < 0.4, cause="profile", place="in", facts=facts)
             if not dense:
-                self.work(self.rng.choice((1, 1, 2)))
+                self.work(self.rng.choice((0, 1, 1, 2)))
         if self.rng.random() < 0.4:
             self.blocked.discard("profile")
             self.call(
@@ -317,7 +317,7 @@ class Release(Scene):
                 place="in",
                 facts=(f"{method} {path}",),
             )
-            self.work(self.rng.choice((1, 1, 2, 3)))
+            self.work(self.rng.choice((0, 1, 1, 2, 3)))
 
     def part_of_the_kit_missing(self) -> None:
         """A platform package is not installed; every variant fails of it."""
@@ -331,7 +331,7 @@ class Release(Scene):
             ok = self.rng.random() < 0.3
             arguments = {"args": f"{module}:{task}", "app": self.app}
             self.call("gradle", arguments, text, ok=ok, cause="sdk", place="in", facts=(f"{module}{task}",))
-            self.work(self.rng.choice((1, 1, 2)))
+            self.work(self.rng.choice((0, 1, 1, 2)))
 
     def the_small_sister_too(self) -> None:
         """The lite app, which is another app, is released along with it."""
@@ -355,7 +355,7 @@ class Release(Scene):
     def older_versions_touched_up(self) -> None:
         """The notes of releases that are long out are polished."""
         for version in self.some(self.old, self.rng.randint(4, 6)):
-            for language in self.some(list(NOTES), self.rng.choice((1, 1, 2))):
+            for language in self.some(list(NOTES), self.rng.choice((0, 1, 1, 2))):
                 self.describe(self.app, version, language)
             self.work(self.rng.choice((1, 2)))
 

@@ -299,7 +299,7 @@ class Lab(Scene):
                 place="in",
             )
             if not dense:
-                self.work(self.rng.choice((1, 1, 2)))
+                self.work(self.rng.choice((0, 1, 1, 2)))
         if self.rng.random() < 0.4:
             self.call(
                 "deck_load", {"slot": slot, "what": "tips_200"}, f"slot {slot}: 96 tips", facts=(f"loaded {slot}",)
@@ -327,7 +327,7 @@ class Lab(Scene):
                 place="in",
                 facts=(f"try {plate} {row}",),
             )
-            self.work(self.rng.choice((1, 1, 2, 3)))
+            self.work(self.rng.choice((0, 1, 1, 2, 3)))
 
     def wrong_unit(self) -> None:
         """Volumes are given in microlitres to a dispenser that counts steps."""

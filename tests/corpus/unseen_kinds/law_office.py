@@ -294,7 +294,7 @@ class Office(Scene):
             ok = self.rng.random() < 0.6
             self.call("court_post", arguments, text, ok=ok, cause="card", place="in", facts=facts)
             if not dense:
-                self.work(self.rng.choice((1, 1, 2)))
+                self.work(self.rng.choice((0, 1, 1, 2)))
         if self.rng.random() < 0.4:
             self.call("card_select", {"slot": 2}, "Card in slot 2 is valid until 2033.", facts=("slot 2",))
             arguments = {"court": self.court, "docket": self.docket, "title": "time extension"}
@@ -317,7 +317,7 @@ class Office(Scene):
             self.call(
                 tool, arguments, text, ok=self.rng.random() < 0.4, cause="archive", place="in", facts=facts, gap=gap
             )
-            self.work(self.rng.choice((1, 1, 2, 3)))
+            self.work(self.rng.choice((0, 1, 1, 2, 3)))
 
     def day_before_month(self) -> None:
         """The calendar takes dates in one form only; entry after entry has another."""
@@ -330,7 +330,7 @@ class Office(Scene):
             self.call(
                 "calendar_enter", arguments, text, ok=self.rng.random() < 0.5, cause="date", place="in", facts=(date,)
             )
-            self.work(self.rng.choice((1, 1, 2)))
+            self.work(self.rng.choice((0, 1, 1, 2)))
 
     def deadlines_of_other_dockets(self) -> None:
         """The calendar of neighbouring dockets is put in order, too."""

@@ -292,7 +292,7 @@ class Atlas(Scene):
             facts = () if dense else (f"{tool} {arguments}",)
             self.call(tool, arguments, text, ok=ok, cause="db", place="in", facts=facts)
             if not dense:
-                self.work(self.rng.choice((1, 1, 2)))
+                self.work(self.rng.choice((0, 1, 1, 2)))
         if self.rng.random() < 0.4:
             self.blocked.discard("db")
             self.call("run", {"argv": ["pool", "reset", "gis-2"]}, "exit=0\n41 idle sessions closed", facts=("pool",))
@@ -312,7 +312,7 @@ class Atlas(Scene):
             tool = self.pick(["clip", "clip", "extract"])
             ok = self.rng.random() < 0.7
             self.call(tool, arguments, json.dumps(body), ok=ok, cause="axis", place="in", facts=(f"box {box}",))
-            self.work(self.rng.choice((1, 1, 2)))
+            self.work(self.rng.choice((0, 1, 1, 2)))
 
     def tile_server_gone(self) -> None:
         """The tile server cannot be reached."""
@@ -330,7 +330,7 @@ class Atlas(Scene):
             self.call(
                 tool, arguments, text, ok=self.rng.random() < 0.5, cause="tiles", place="in", facts=(f"{arguments}",)
             )
-            self.work(self.rng.choice((1, 1, 2)))
+            self.work(self.rng.choice((0, 1, 1, 2)))
 
     def other_layers_repaired(self) -> None:
         """Shapes in the tables of other layers are changed."""

@@ -295,7 +295,7 @@ class Network(Scene):
                 facts=() if dense else (f"try {command}",),
             )
             if not dense:
-                self.work(self.rng.choice((1, 1, 2)))
+                self.work(self.rng.choice((0, 1, 1, 2)))
         if self.rng.random() < 0.4:
             self.blocked.discard(device)
             self.call(
@@ -325,7 +325,7 @@ class Network(Scene):
                 place="in",
                 facts=(f"line {line}",),
             )
-            self.work(self.rng.choice((1, 2, 3)))
+            self.work(self.rng.choice((0, 1, 2, 3)))
 
     def metrics_with_wrong_labels(self) -> None:
         """The time series base wants another syntax; each query is a little different and refused alike."""
@@ -339,7 +339,7 @@ class Network(Scene):
                 "req": self.hexid(),
             }
             self.call("metrics", {"q": query}, json.dumps(body), cause="labels", facts=(query,), place="in")
-            self.work(self.rng.choice((1, 1, 2)))
+            self.work(self.rng.choice((0, 1, 1, 2)))
 
     def tuning_the_whole_region(self) -> None:
         """Carrier delays and queues of routers that are not in the ticket."""
