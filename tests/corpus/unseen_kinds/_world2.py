@@ -140,6 +140,17 @@ class Scene:
         self._checked[check] = min(3, self._checked.get(check, 0) + 1)
         return (f"{check} time {self._checked[check]}",)
 
+    def look_again(self) -> None:
+        """One to three of the last looks once more; nothing has changed since."""
+        looks: list[tuple[TracedCall, Note]] = []
+        for call, note in zip(reversed(self.calls), reversed(self.notes), strict=True):
+            if note.change or note.cause is not None or len(looks) > 5:
+                break
+            if note.watch is None and not re.search(r"\d:\d\d|trace|req", call.result):
+                looks.append((call, note))
+        for call, note in self.some(looks, self.rng.randint(1, 3)):
+            self.call(call.tool, call.arguments, call.result, uses=note.uses, place=note.place, far=note.far)
+
     # Words that differ at every call.
 
     def stamp(self, style: str = "iso") -> str:
@@ -177,13 +188,15 @@ class Scene:
                 self.work(rng.randint(0, 7))
                 self._enter("alike", plans["alike"])
             while len(self.calls) < goal and self.work():
-                pass
+                if rng.random() < 0.04:
+                    self.look_again()
             return
         if plans["opening"] and rng.random() < 0.12:
             self._enter("opening", plans["opening"])
         lead = rng.choice((0, 3, 6, 10, 15, 20, 25))
         while len(self.calls) < lead and self.work():
-            pass
+            if rng.random() < 0.04:
+                self.look_again()
         if rng.random() < 0.25:
             self._enter("alike", plans["alike"])
         for label in rng.sample(sorted(want), len(want)):

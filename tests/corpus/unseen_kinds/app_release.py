@@ -32,6 +32,7 @@ class Release(Scene):
         self.version = f"4.{minor}.0"
         self.old = [f"4.{minor - 1}.{patch}" for patch in range(4)] + [f"4.{minor - 2}.{patch}" for patch in range(3)]
         self.code = 4000 + minor * 10
+        self.edits: dict[str, list[str]] = {}
         self.modules = [":core", ":share", ":maps", ":settings", ":sync", ":onboarding", ":search", ":widget"]
         self.task = rng.choice(
             [
@@ -83,31 +84,25 @@ class Release(Scene):
             f"{rng.choice(['Kit', 'Store', 'State'])}.{rng.choice(['load', 'of', 'map'])}({rng.randint(0, 99)})"
             for n in range(rng.randint(7, 22))
         ]
+        lines += self.edits.get(f"{app}/{name}", [])
         root = "libs" if app == "ui-kit" else "apps"
         self.call(
             "repo_read",
             {"uri": f"repo://{root}/{app}/src/{name}.kt"},
             f"import libs.uikit.Kit\nclass {name} {{\n" + "\n".join(lines) + "\n}",
-            facts=(f"source {app} {name}",),
+            facts=[f"source {app} {name} {line}" for line in lines],
             place=self.where(app),
             far=app == "ui-kit",
         )
 
     def rewrite(self, app: str, name: str) -> None:
-        """Change a source file."""
-        count = self.rng.randint(1, 9)
-        arguments = {
-            "uri": f"repo://apps/{app}/src/{name}.kt",
-            "ops": [{"line": count * 3, "put": f"    Kit.trace({count}, {self.hexid(3)!r})"}],
-        }
-        self.call(
-            "repo_write",
-            arguments,
-            f"{count}+ {count - 1}- rev {self.hexid(7)}",
-            facts=(f"rev {self.hexid(7)}",),
-            place=self.where(app),
-            change=True,
-        )
+        """Add a line to a source file."""
+        line = f"    Kit.trace({self.rng.randint(1, 9)}, {self.hexid(3)!r})"
+        self.edits.setdefault(f"{app}/{name}", []).append(line)
+        arguments = {"uri": f"repo://apps/{app}/src/{name}.kt", "ops": [{"before": "}", "put": line}]}
+        text = f"1+ 0- rev {self.hexid(7)}"
+        facts = (f"source {app} {name} {line}",)
+        self.call("repo_write", arguments, text, facts=facts, place=self.where(app), change=True)
 
     def test(self, module: str, red: int = 0) -> None:
         """Run the tests of a module; red ones are named."""

@@ -331,8 +331,26 @@ class Lab(Scene):
 
     def wrong_unit(self) -> None:
         """Volumes are given in microlitres to a dispenser that counts steps."""
+        self.fractions(self.rng.randint(4, 7))
+
+    def unit_understood(self) -> None:
+        """Three refusals, then the number of steps is right."""
+        self.fractions(3)
+        arguments = {"pump": "B", "amount": 40, "into": self.plates[0]}
+        self.call("dispense", arguments, "40 steps", facts=("dispensed",), uses=("dispense",), place="in", change=True)
+        self.blocked.discard("dispense")
+
+    def two_other_plates(self) -> None:
+        """How do the neighbours compare: a few looks, then back."""
+        for plate in self.some(self.others, 2):
+            self.sample(plate)
+            self.row(plate, "A")
+        self.work(6)
+
+    def fractions(self, count: int) -> None:
+        """So many fractions."""
         self.blocked.add("dispense")
-        for _ in range(self.rng.randint(4, 7)):
+        for _ in range(count):
             value = self.pick([0.5, 2.5, 12.5, 7.5, 1.25, 37.5])
             plate = self.pick(self.plates)
             self.call(
@@ -459,6 +477,8 @@ class Lab(Scene):
                 self.three_looks,
                 self.reference_plates,
                 self.wells_one_by_one,
+                self.unit_understood,
+                self.two_other_plates,
             ],
             "opening": [self.walk_round_the_hotel],
         }

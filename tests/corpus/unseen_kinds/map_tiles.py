@@ -300,7 +300,25 @@ class Atlas(Scene):
 
     def wrong_axis_order(self) -> None:
         """The clip tool wants longitude first; box after box is given the other way round."""
-        for _ in range(self.rng.randint(4, 8)):
+        self.turned_boxes(self.rng.randint(4, 8))
+
+    def axes_put_right(self) -> None:
+        """Three empty clips, then the axes are in order."""
+        self.turned_boxes(3)
+        arguments = {"layer": self.layer, "bbox": [7.1, 52.2, 7.4, 52.4], "out": "clip_final.gpkg"}
+        text = json.dumps({"ok": True, "written": self.rng.randint(90, 9000)})
+        self.call("clip", arguments, text, facts=("clipped",), uses=("axis",), place="in", change=True)
+
+    def two_other_styles(self) -> None:
+        """How are other lines painted: a few looks, then back."""
+        for layer in self.some(self.others, 2):
+            self.style(layer)
+            self.tile(layer, 9, 0, 0)
+        self.work(6)
+
+    def turned_boxes(self, count: int) -> None:
+        """So many boxes with the latitude first."""
+        for _ in range(count):
             south, west = round(self.rng.uniform(51, 55), 2), round(self.rng.uniform(6, 12), 2)
             box = [south, west, round(south + 0.2, 2), round(west + 0.3, 2)]
             arguments = {"layer": self.layer, "bbox": box, "out": f"clip_{self.hexid(3)}.gpkg"}
@@ -446,6 +464,8 @@ class Atlas(Scene):
                 self.syntax_and_more,
                 self.colours_referred_to,
                 self.zooms_in_one_turn,
+                self.axes_put_right,
+                self.two_other_styles,
             ],
             "opening": [self.what_is_there],
         }

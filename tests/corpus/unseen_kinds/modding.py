@@ -331,8 +331,25 @@ class Mod(Scene):
 
     def spaces_for_tabs(self) -> None:
         """The quest is indented with tabs; the old text is given with spaces, key after key."""
+        self.spaces(self.rng.randint(4, 8))
+
+    def tabs_found_out(self) -> None:
+        """Three rejections, then the tabs are seen."""
+        self.spaces(3)
+        self.blocked.discard("write")
+        self.edit(self.main, "lamp", self.rng.randint(141, 160))
+
+    def two_sisters(self) -> None:
+        """How do two other quests word it: a few looks, then back."""
+        for path in self.some(self.siblings, 2):
+            self.read(path, 1, 12)
+            self.read(path, 13, 24)
+        self.work(6)
+
+    def spaces(self, count: int) -> None:
+        """So many edits with spaces."""
         self.blocked.add("write")
-        for _ in range(self.rng.randint(4, 8)):
+        for _ in range(count):
             key = self.pick(KEYS)
             value = self.value(self.main, key)
             arguments = {
@@ -457,6 +474,8 @@ class Mod(Scene):
                 self.three_causes,
                 self.status_thrice,
                 self.all_of_the_library,
+                self.tabs_found_out,
+                self.two_sisters,
             ],
             "opening": [self.tour_of_the_tree],
         }

@@ -329,7 +329,25 @@ class Network(Scene):
 
     def metrics_with_wrong_labels(self) -> None:
         """The time series base wants another syntax; each query is a little different and refused alike."""
-        for _ in range(self.rng.randint(4, 8)):
+        self.single_quotes(self.rng.randint(4, 8))
+
+    def quotes_put_right(self) -> None:
+        """Three parse errors, then the query is right."""
+        self.single_quotes(3)
+        query = f'loss{{device="{self.ill[0]}"}}[1h]'
+        body = {"status": "ok", "series": [round(self.rng.uniform(0, 4), 2) for _ in range(12)]}
+        self.call("metrics", {"q": query}, json.dumps(body), facts=(query,), uses=("labels",), place="in")
+
+    def two_healthy_routers(self) -> None:
+        """What does a router without loss look like: a few looks, then back."""
+        for device in self.some(self.others, 2):
+            self.bgp(device)
+            self.port(device, self.pick(self.ports))
+        self.work(6)
+
+    def single_quotes(self, count: int) -> None:
+        """So many queries of the wrong syntax."""
+        for _ in range(count):
             what = self.pick(["loss", "crc", "rx_power", "drops", "util"])
             query = f"{what}{{device='{self.pick(self.ill)}'}}[{self.pick(['5m', '1h', '15m'])}]"
             body = {
@@ -470,6 +488,8 @@ class Network(Scene):
                 self.flap_watch,
                 self.bisect_of_prefixes,
                 self.three_different_refusals,
+                self.quotes_put_right,
+                self.two_healthy_routers,
             ],
             "opening": [self.around_the_region],
         }
