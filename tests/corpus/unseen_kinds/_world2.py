@@ -302,16 +302,26 @@ def judge(scene: Scene) -> dict[Label, int] | None:
     return {label: number + 1 for label, number in found.items() if number is not None}
 
 
-def easy(scene: Scene) -> bool:
-    """Whether it has a shape that the simplest rule sees, trouble or not."""
+def easy(scene: Scene, *, own: bool) -> bool:
+    """Whether it has a shape that the simplest rule sees; of its own: progress and other hitches do not count."""
     bare = [(one.tool, str(one.arguments), re.sub(r"[0-9a-f]*\d[0-9a-f]*", "", one.result)) for one in scene.calls]
+    spent = [note.fruit is not True for note in scene.notes]
     for first, one in enumerate(bare):
-        if bare[first : first + 8].count(one) >= 3:
+        same = [number for number in range(first, min(first + 8, len(bare))) if bare[number] == one]
+        if len(same) >= 3 and (not own or sum(spent[number] for number in same) >= 2):
             return True
-    failed = [note.cause is not None or not call.success for call, note in zip(scene.calls, scene.notes, strict=True)]
-    if any(all(failed[first : first + 3]) for first in range(len(failed) - 2)):
-        return True
-    return _drift(scene, lenient=False, far=True) is not None
+    failed = [note.cause or (not call.success) for call, note in zip(scene.calls, scene.notes, strict=True)]
+    for first in range(len(failed) - 2):
+        three = failed[first : first + 3]
+        if all(three) and (not own or len(set(three)) == 1):
+            return True
+    return _crowded(scene) if own else _drift(scene, lenient=False, far=True) is not None
+
+
+def _crowded(scene: Scene) -> bool:
+    """Whether five of eight touched things lie outside."""
+    outside = [note.place == "out" for note in scene.notes if note.place is not None]
+    return any(sum(outside[first : first + 8]) >= 5 for first in range(len(outside)))
 
 
 def _block(rng: random.Random) -> list[tuple[frozenset[Label], bool | None]]:
@@ -370,7 +380,7 @@ def _grant(
             since = judge(scene)
             if since is None or not 12 <= len(scene.calls) <= 80 or frozenset(since or ("healthy",)) != want:
                 continue
-            if shape is None or easy(scene) == shape:
+            if shape is None or easy(scene, own="healthy" not in want) == shape:
                 return scene, since
     message = f"No run shows {sorted(want)}."
     raise ValueError(message)

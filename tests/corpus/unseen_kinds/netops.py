@@ -27,8 +27,6 @@ class Network(Scene):
         self.others += [f"pe{n:02}.{place}" for place in elsewhere for n in (1, 2, 3)]
         self.ports = [f"{a}/{b}/{c}" for a in (0, 1) for b in (0, 1, 2) for c in (0, 1, 2, 3)]
         self.ticket = f"INC{rng.randint(40000, 98000)}"
-        self.mtu = 9100
-        self.seen.add(f"mtu {self.ill[0]} 9100")
         self.task = rng.choice(
             [
                 (
@@ -67,8 +65,6 @@ class Network(Scene):
             gap=gap,
         )
 
-    # Looks and changes.
-
     def port(self, device: str, port: str) -> None:
         """One port's counters."""
         rng = random.Random(device + port + str(self.day))
@@ -96,6 +92,8 @@ class Network(Scene):
             f"{rng.choice(['Established', 'Established', 'Active', 'Idle(adm)'])}  {rng.randint(0, 90000)}"
             for n in range(1, rng.randint(6, 14))
         ]
+        if device in self.ill:
+            lines = [f"{one}  64500  Established  {rng.randint(0, 90000)}" for one in self.near] + lines
         self.cli(device, "show bgp summary", "Neighbor  AS  State  PfxRcd\n" + "\n".join(lines), f"bgp {device}")
 
     def config(self, device: str, section: str) -> None:
@@ -167,8 +165,6 @@ class Network(Scene):
             steps.append(("", part(self.note, f"{device}: carrier delay set on te-{port}, watching")))
         steps.append(("", part(self.note, f"light level on {self.ill[1]} weak, field team asked to clean")))
         return steps
-
-    # Troubles.
 
     def one_counter_in_many_words(self) -> None:
         """The CRC counter of one port stands still at a value that is looked up in every way."""
@@ -397,8 +393,6 @@ class Network(Scene):
             )
             self.work(self.rng.choice((1, 2)))
 
-    # Look-alikes.
-
     def reboot_of_a_card(self) -> None:
         """A line card restarts; the look shows nothing new for some minutes."""
         device = self.ill[0]
@@ -429,6 +423,7 @@ class Network(Scene):
 
     def neighbours_by_bgp(self) -> None:
         """The route reflectors to which the two routers have sessions."""
+        self.bgp(self.ill[0])
         for device in self.near:
             self.bgp(device)
             for port in self.some(self.ports, 3):
