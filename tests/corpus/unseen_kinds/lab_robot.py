@@ -279,7 +279,7 @@ class Lab(Scene):
                 text = f"queue: {run} at position {place}"
             else:
                 tool, arguments = "run_poll", {"run": run}
-                text = f"[{self.stamp('clock')}] {run} waiting, position {place}, age {int(self.now) // 6}s"
+                text = f"[{self.stamp('clock')}] {run} waiting, position {place}, age {int(self.now)}s"
             gap = self.rng.uniform(21, 70)
             self.call(tool, arguments, text, facts=(f"queue {run} {place}",), watch=run, gap=gap)
 
