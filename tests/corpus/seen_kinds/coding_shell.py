@@ -69,9 +69,11 @@ class Shell(CodeDesk):
     def hand_edit(self, path: str, number: int, old: str, new: str) -> Shown:
         way = self.rng.randrange(3)
         if way == 0:
-            return self.shown(f"sed -i {shlex.quote(f'{number}c\\{new}')} {path}", "")
+            change = f"{number}c\\{new}"
+            return self.shown(f"sed -i {shlex.quote(change)} {path}", "")
         if way == 1:
-            script = f"from pathlib import Path; p = Path({path!r}); p.write_text(p.read_text().replace({old!r}, {new!r}, 1))"
+            script = f"from pathlib import Path as P; p=P({path!r}); "
+            script += f"p.write_text(p.read_text().replace({old!r}, {new!r}, 1))"
             return self.shown(f"python3 -c {shlex.quote(script)}", "")
         patch = f"--- a/{path}\n+++ b/{path}\n@@ -{number} +{number} @@\n-{old}\n+{new}\n"
         return self.shown(f"git apply --unidiff-zero - <<'EOF'\n{patch}EOF", "")
@@ -129,7 +131,7 @@ class Shell(CodeDesk):
             "mktemp -d",
         )
         for line in self.rng.sample(lines, self.rng.randint(4, 6)):
-            target = next((w for w in line.split() if "/tmp" in w), "/tmp/x").lstrip("OUT=")
+            target = next((w for w in line.split() if "/tmp" in w), "/tmp/x").removeprefix("OUT=")
             out = self.pick(
                 (f"write error: {target}: No space left on device", f"{target}: No space left on device (28)")
             )
