@@ -66,7 +66,7 @@ class Desk:
         self.states: dict[Hashable, set[Hashable]] = {}
         self.watches: dict[str, Watch] = {}
         self.checks: dict[Hashable, Checked] = {}
-        self.change = 0
+        self.changes = 0
         self.parallel = False
         self.begun = False
         self.main: Steps = iter(())
@@ -80,6 +80,37 @@ class Desk:
     def is_inside(self, address: str) -> bool:
         """Whether an address belongs to the task."""
         raise NotImplementedError(address)
+
+    # --- habits ---
+
+    def again(self, looks: Sequence[Callable[[], None]], times: int, first: bool = True) -> Steps:
+        """Look at everything once, and then at the same again in any order."""
+        for look in looks if first else ():
+            look()
+            yield
+        for _ in range(times):
+            self.rng.choice(looks)()
+            yield
+
+    def each(self, acts: Sequence[Callable[[], None]], times: int) -> Steps:
+        """Do so many different ones."""
+        for act in self.rng.sample(list(acts), min(times, len(acts))):
+            act()
+            yield
+
+    def waiting(self, look: Callable[[float | None], None], times: int, low: float, high: float) -> Steps:
+        """Look every now and then."""
+        for count in range(times):
+            look(self.rng.uniform(low, high) if count else None)
+            yield
+
+    def retrying(self, act: Callable[[bool, float], None], fails: int) -> Steps:
+        """Try, wait longer each time, and succeed."""
+        gap = self.rng.uniform(4, 7)
+        for count in range(fails + 1):
+            act(count == fails, gap)
+            gap *= self.rng.uniform(1.8, 2.6)
+            yield
 
     # --- recording ---
 
@@ -152,7 +183,7 @@ class Desk:
             if value not in known and not void:
                 fruitful = True
             known.add(value)
-            self.change += 1
+            self.changes += 1
         if check is not None:
             fruitful = self._checks(*check) or fruitful
         if wait is not None:
@@ -179,12 +210,12 @@ class Desk:
     def _checks(self, key: Hashable, answer: Hashable) -> bool:
         known = self.checks.get(key)
         if known is None:
-            self.checks[key] = Checked(answer, self.change, {answer: 1})
+            self.checks[key] = Checked(answer, self.changes, {answer: 1})
             return True
-        first = known.change != self.change
+        first = known.change != self.changes
         same = known.same.get(answer, 0)
         fruitful = (first and (answer != known.answer or not answer or same <= 2)) or same == 0
-        known.answer, known.change = answer, self.change
+        known.answer, known.change = answer, self.changes
         known.same[answer] = same + 1
         return fruitful
 
