@@ -345,8 +345,9 @@ def easy(desk: Desk) -> bool:
 
 def named(task: str, address: str) -> bool:
     """Whether the words of the task show an address or the folder it is in."""
-    parts = [part for part in address.replace("\\", "/").split("/") if part]
-    return any(part in task for part in (*parts[-2:], address))
+    last = address.rsplit("/", 1)[-1]
+    word = last.split(".")[0].rsplit("_", 1)[-1]
+    return address in task or last in task or (len(word) > 2 and word in task)
 
 
 # --- composing ---
