@@ -81,6 +81,10 @@ class Desk:
         """Whether an address belongs to the task."""
         raise NotImplementedError(address)
 
+    def plainly(self, address: str) -> bool:
+        """Whether the words of the task alone show that an address belongs to it."""
+        return named(self.task, address)
+
     # --- habits ---
 
     def again(self, looks: Sequence[Callable[[], None]], times: int, first: bool = True) -> Steps:
@@ -338,7 +342,7 @@ def easy(desk: Desk) -> bool:
     same = any(rows.count(row) >= 3 for row in set(rows))
     fails = [note.cause is not None or not call.success for note, call in zip(desk.notes, desk.calls, strict=True)]
     burst = any(all(fails[i : i + 3]) for i in range(len(fails) - 2))
-    plain = [not any(named(desk.task, address) for address in note.touched) for note in desk.notes if note.touched]
+    plain = [not any(desk.plainly(address) for address in note.touched) for note in desk.notes if note.touched]
     outer = any(sum(plain[i : i + 8]) >= 5 for i in range(len(plain) - 7))
     return same or burst or outer
 
