@@ -422,7 +422,7 @@ def compose(kind: str, make: Callable[[Random], Desk], rng: Random, drift: bool 
             plans += [("stall",)] * 3 + [("cascade",)] * 3 + [("plain",)] * 2
         rng.shuffle(plans)
         for plan in plans:
-            wanted = {LABELS[piece] for piece in plan if piece in LABELS}
+            wanted: set[Label] = {LABELS[piece] for piece in plan if piece in LABELS}
             simple = rng.random() < (0.27 if wanted else 0.62 if plan == ("alike",) else 0.0)
             for attempt in range(600):
                 desk = make(Random(rng.getrandbits(62)))

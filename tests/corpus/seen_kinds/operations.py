@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -288,7 +288,7 @@ class Operations(Desk):
         self.say_line(line, out, cause=cause, shows=[(cause, about)], ok=self.chance(0.4), on=on)
 
     def cascade_forbidden(self) -> Steps:
-        acts = []
+        acts: list[Callable[[], None]] = []
         for kind in ("secrets", "networkpolicies", "rolebindings", "secrets --all", "secret/tls-main", "secrets -o name"):
             out = f'Error from server (Forbidden): {kind} is forbidden: user "bot-{self.rng.randint(1, 9)}" cannot list in "{self.space}"'
             acts.append(partial(self.refused, f"kubectl get {kind} {self.where()}", out, "secrets", kind))
@@ -304,7 +304,7 @@ class Operations(Desk):
         yield from self.each(acts, self.rng.randint(4, 6))
 
     def cascade_registry(self) -> Steps:
-        acts = []
+        acts: list[Callable[[], None]] = []
         for name in self.rng.sample(self.sick + self.services[self.sick[0]].uses, len(self.sick) + 3) * 2:
             tag = f"{self.rng.randint(1, 4)}.{self.rng.randint(1, 50)}.0"
             out = f"Error response: registry: unauthorized: login expired (trace {self.hexed(8)})"

@@ -18,6 +18,11 @@ PEOPLE = ("mira", "ole", "sana", "tomasz", "ines", "jun", "petra", "kofi", "lena
 CARRIERS = ("N9X", "Q7V", "L0Z", "A9E", "K0O")
 
 
+def rows_of(value: Any) -> list[dict[str, Any] | str]:
+    """What stands under a key: a list, or one thing."""
+    return list(value) if isinstance(value, list) else [str(value)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
 class Travel(Desk):
     """One journey to be booked, with its meetings."""
 
@@ -93,19 +98,18 @@ class Travel(Desk):
     def as_xml(self, data: dict[str, Any]) -> str:
         parts: list[str] = []
         for key, value in data.items():
-            rows: list[Any] = value if isinstance(value, list) else [value]
-            parts += [f"<{key}>{self.as_xml(row) if isinstance(row, dict) else row}</{key}>" for row in rows]
+            for row in rows_of(value):
+                told = self.as_xml(row) if isinstance(row, dict) else row
+                parts.append(f"<{key}>{told}</{key}>")
         return "".join(parts)
 
     def as_words(self, data: dict[str, Any]) -> str:
         lines: list[str] = []
         for key, value in data.items():
-            if isinstance(value, list):
-                rows: list[Any] = value
-                lines.append(f"{key}: {len(rows)}")
-                lines += [" - " + (", ".join(f"{k} {v}" for k, v in row.items()) if isinstance(row, dict) else str(row)) for row in rows]
-            else:
-                lines.append(f"{key}: {value}")
+            rows = rows_of(value)
+            lines.append(f"{key}: {len(rows) if isinstance(value, list) else value}")
+            for row in rows if isinstance(value, list) else ():
+                lines.append(" - " + (", ".join(f"{k} {v}" for k, v in row.items()) if isinstance(row, dict) else row))
         return "\n".join(lines)
 
     # --- acts ---

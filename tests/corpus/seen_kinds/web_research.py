@@ -41,7 +41,7 @@ class Site:
     title: str
     lines: list[str]
     about: str
-    tells: list[str] = field(default_factory=list[str])
+    tells: dict[str, int] = field(default_factory=dict[str, int])
 
 
 class Research(Desk):
@@ -69,12 +69,13 @@ class Research(Desk):
     def _page(self, name: str, host: str) -> None:
         slug = name.lower().replace(" ", "-")
         path = {"archive.example": f"doc/{self.rng.randint(1000, 9999)}/{slug}.pdf", "harbour-news.example": f"2029/{self.rng.randint(1, 12):02d}/{slug}"}.get(host, slug)
-        lines, tells = [f"{name}"], []
+        lines: list[str] = [name]
+        tells: dict[str, int] = {}
         for attribute, unit, *_ in THINGS[self.thing]:
             if self.chance(0.7):
                 off = self.rng.choice((0, 0, 0, 1, -3))
                 lines.append(f"Its {attribute} is given as {self.values[name, attribute] + off}{' ' + unit if unit else ''}.")
-                tells.append(attribute)
+                tells[attribute] = self.values[name, attribute] + off
             lines += self.rng.sample(FILLING, 2)
         lines = list(dict.fromkeys(lines))
         url = f"https://{host}/{path}"
@@ -99,7 +100,7 @@ class Research(Desk):
         """A search; the same question has many wordings, and the engine gives the same pages."""
         words = self.pick((f"{name} {attribute}", f"{attribute} of {name}", f"\"{name}\" {attribute}", f"{name.lower()} {attribute} facts", f"what is the {attribute or 'story'} of {name}"))
         words = " ".join(words.split())
-        found = [s for s in self.sites.values() if s.about == name][page * 2 : page * 2 + 2] if page or self.chance(0.0) else [s for s in self.sites.values() if s.about == name][:2]
+        found = self.about(name)[page * 2 : page * 2 + 2]
         given: dict[str, Any] = {"query": words}
         if page:
             given["page"] = page + 1
@@ -159,7 +160,7 @@ class Research(Desk):
                 yield
                 for attribute in self.wanted:
                     if attribute in site.tells and self.chance(0.4):
-                        self.note(name, attribute, f"{self.values[name, attribute]} ({site.url.split('/')[2]})")
+                        self.note(name, attribute, f"{site.tells[attribute]} ({site.url.split('/')[2]})")
                         yield
         for attribute in self.wanted:
             self.call("table", {"column": attribute, "rows": [self.values[n, attribute] for n in self.names]}, f"column {attribute}: {len(self.names)} rows", sets=("table", attribute))
@@ -171,9 +172,9 @@ class Research(Desk):
     # --- stalls ---
 
     def stall_search_in_other_words(self) -> Steps:
-        name = self.pick(self.names)
+        name, attribute = self.pick(self.names), self.pick(self.wanted)
         for _ in range(self.rng.randint(9, 15)):
-            self.search(name, self.pick(self.wanted))
+            self.search(name, attribute)
             yield
 
     def stall_pages_again(self) -> Steps:
@@ -334,8 +335,10 @@ class Research(Desk):
 
     def alike_note_after_note(self) -> Steps:
         name = self.pick(self.names)
-        for count in range(self.rng.randint(4, 7)):
-            self.note(name, "remarks", "; ".join(self.rng.sample(FILLING, 2)) + f" [{count + 1}]")
+        text = "Remarks:"
+        for line in self.rng.sample(FILLING, self.rng.randint(4, 6)):
+            text += f" {line}"
+            self.note(name, "remarks", text)
             yield
 
 
