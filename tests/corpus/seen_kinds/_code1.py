@@ -9,12 +9,12 @@ from random import Random
 from typing import Any
 
 from tests.corpus.seen_kinds._repo1 import Function, Module, Repo
-from tests.corpus.seen_kinds._world1 import Desk, Steps
+from tests.corpus.seen_kinds._world1 import Roaming, Steps
 
 Shown = tuple[str, "dict[str, Any] | str", str]
 
 
-class CodeDesk(Desk):
+class CodeDesk(Roaming):
     """A coding run."""
 
     def __init__(self, rng: Random, lang: str) -> None:
@@ -381,6 +381,10 @@ class CodeDesk(Desk):
         found = [m for m in self.repo.modules if m.path not in self.inside]
         self.rng.shuffle(found)
         return found
+
+    def peek(self, number: int) -> None:
+        found = sorted((m for m in self.repo.modules if m.path not in self.inside), key=lambda m: m.path[::-1])
+        self.read(found[number % len(found)].path, 1, self.rng.choice((10, 25, 60)))
 
     def drift_polishes_neighbours(self) -> Steps:
         for module in self._strangers()[:3]:

@@ -9,28 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
+from tests.corpus.seen_kinds._truth1 import Note, cascading, drifting, named, stalled
 from tests.corpus.trace import Label, Trace, TracedCall
 
 Steps = Iterator[None]
 """A piece of work: stops after each turn."""
-
-
-@dataclass
-class Note:
-    """The truth of one call."""
-
-    fruitful: bool
-    late: bool = False  # a look beyond what waiting allows
-    cause: str | None = None
-    clears: frozenset[str] = frozenset()
-    touched: tuple[str, ...] = ()
-    only_outside: bool = False
-    changes_outside: bool = False
-    at: float = 0.0
 
 
 @dataclass
@@ -205,6 +193,7 @@ class Desk:
                 bool(touched) and len(outer) == len(touched),
                 bool(outer) and writes,
                 self.now,
+                sets is None and check is None and wait is None and cause is None and ok,
             )
         )
         if len(result) > 4000:
@@ -235,6 +224,27 @@ class Desk:
         return apart and not late and not final, late and not final
 
 
+class Roaming(Desk):
+    """A run in which there are things outside the task that can be looked at."""
+
+    peeked = 0
+
+    def peek(self, number: int) -> None:
+        """Look at something outside, at another thing for each number."""
+        raise NotImplementedError(number)
+
+    def peeks(self, times: int) -> Steps:
+        """Look at so many things outside."""
+        for _ in range(times):
+            self.peek(self.peeked)
+            self.peeked += 1
+            yield
+
+    def alike_short_detour(self) -> Steps:
+        """Two to four looks at something else, and back."""
+        yield from self.peeks(self.rng.randint(2, 4))
+
+
 class Turn:
     """A parallel turn of a desk."""
 
@@ -246,73 +256,6 @@ class Turn:
 
     def __exit__(self, *_: object) -> None:
         self.desk.parallel = False
-
-
-# --- labels, from the notes alone ---
-
-
-def stalled(notes: Sequence[Note]) -> tuple[int | None, int]:
-    """Where a stall begins (from 1), and how long the longest stretch is."""
-    begin, longest = None, 0
-    for first, note in enumerate(notes):
-        if note.fruitful:
-            continue
-        spared, end = 0, first
-        for index in range(first, len(notes)):
-            if notes[index].fruitful:
-                spared += 1
-                if spared > 1:
-                    break
-            else:
-                end = index
-        length = end - first + 1
-        if length >= 6 and begin is None:
-            begin = first + 1
-        longest = max(longest, length)
-    return begin, longest
-
-
-def cascading(notes: Sequence[Note]) -> tuple[int | None, int]:
-    """Where a cascade begins (from 1), and how many failures of one cause there are at most."""
-    begin: int | None = None
-    most = 0
-    for cause in {note.cause for note in notes if note.cause}:
-        run: list[int] = []
-        for index, note in enumerate([*notes, Note(False)]):
-            if note.cause == cause:
-                run.append(index)
-            ended = cause in note.clears
-            if ended or index == len(notes):
-                times = [notes[i].at for i in run] + ([note.at] if ended else [])
-                gaps = [b - a for a, b in pairwise(times)]
-                patient = (
-                    ended
-                    and len(run) <= 5
-                    and all(a < b for a, b in pairwise(gaps))
-                    and len(gaps) > 1
-                    and gaps[-1] >= 1.5 * gaps[0]
-                )
-                if not patient:
-                    most = max(most, len(run))
-                    if len(run) >= 4:
-                        begin = min(begin or 999, run[0] + 1)
-                run = []
-    return begin, most
-
-
-def drifting(notes: Sequence[Note], lenient: bool) -> int | None:
-    """Where drift begins (from 1); `lenient` forgets the looks of the first ten calls."""
-    touching = [(index, note) for index, note in enumerate(notes) if note.touched]
-    for first in range(len(touching)):
-        window = touching[first : first + 8]
-        counted = [
-            (index, note)
-            for index, note in window
-            if (note.only_outside or note.changes_outside) and (not lenient or index >= 10 or note.changes_outside)
-        ]
-        if sum(n.only_outside for _, n in counted) >= 5 or sum(n.changes_outside for _, n in counted) >= 3:
-            return counted[0][0] + 1
-    return None
 
 
 def judge(desk: Desk) -> tuple[dict[Label, int], bool]:
@@ -347,13 +290,6 @@ def easy(desk: Desk) -> bool:
     return same or burst or outer
 
 
-def named(task: str, address: str) -> bool:
-    """Whether the words of the task show an address or the folder it is in."""
-    last = address.rsplit("/", 1)[-1]
-    word = last.split(".")[0].rsplit("_", 1)[-1]
-    return address in task or last in task or (len(word) > 2 and word in task)
-
-
 # --- composing ---
 
 PLANS: tuple[tuple[str, ...], ...] = (
@@ -384,6 +320,10 @@ def play(desk: Desk, plan: tuple[str, ...]) -> str:
     rng = desk.rng
     work = desk.main = desk.work()
     told: list[str] = []
+    if isinstance(desk, Roaming) and rng.random() < 0.22 and "drift" not in plan:
+        # Looking around before the work begins.
+        steps(work, rng.randint(0, 2))
+        steps(desk.peeks(6), rng.randint(3, 6))
     if plan == ("plain",):
         steps(work, rng.randint(14, 55))
         return "work"
@@ -397,19 +337,38 @@ def play(desk: Desk, plan: tuple[str, ...]) -> str:
         told.append(chosen)
         mix = rng.choice((0.0, MIX[piece], MIX[piece] * 1.5))
         segment: Steps = getattr(desk, chosen)()
+        cut = rng.randint(7, 10) if piece == "stall" and rng.random() < 0.2 else 99
         spared = rng.randint(3, 7) if piece == "stall" and rng.random() < 0.5 else -1
         for count, _ in enumerate(segment):
             if count == spared:
                 steps(work, 1)
             while rng.random() < mix:
                 steps(work, 1)
-            if len(desk.calls) > 70:
+            if len(desk.calls) > 70 or count > cut:
                 break
         if piece is not pieces[-1] or plan == ("alike",):
             steps(work, rng.randint(0, 8))
     if plan == ("alike",) or rng.random() < 0.45:
         steps(work, rng.randint(3, 22))
     return ", ".join(name.split("_", 1)[1].replace("_", " ") for name in told)
+
+
+def together(desk: Desk) -> tuple[TracedCall, ...]:
+    """The calls; in some runs, looks through one tool that follow one another are made in one turn."""
+    calls = list(desk.calls)
+    if desk.rng.random() < 0.65:
+        return tuple(calls)
+    index = 0
+    while index < len(calls):
+        size, last = 1, index + desk.rng.choice((1, 1, 2, 3, 4))
+        while index + size < min(last, len(calls)):
+            note, call = desk.notes[index + size], calls[index + size]
+            if not (note.looks and desk.notes[index].looks and call.tool == calls[index].tool):
+                break
+            calls[index + size] = structs.replace(call, at=calls[index].at)
+            size += 1
+        index += size
+    return tuple(calls)
 
 
 def compose(kind: str, make: Callable[[Random], Desk], rng: Random, drift: bool = True) -> Iterator[Trace]:
@@ -423,7 +382,7 @@ def compose(kind: str, make: Callable[[Random], Desk], rng: Random, drift: bool 
         rng.shuffle(plans)
         for plan in plans:
             wanted: set[Label] = {LABELS[piece] for piece in plan if piece in LABELS}
-            simple = rng.random() < (0.27 if wanted else 0.62 if plan == ("alike",) else 0.0)
+            simple = rng.random() < (0.25 if wanted else 0.62 if plan == ("alike",) else 0.0)
             for attempt in range(600):
                 desk = make(Random(rng.getrandbits(62)))
                 told = play(desk, plan)
@@ -439,9 +398,8 @@ def compose(kind: str, make: Callable[[Random], Desk], rng: Random, drift: bool 
                 known.add(mark)
                 number += 1
                 labels: tuple[Label, ...] = tuple(sorted(wanted)) or ("healthy",)
-                yield Trace(
-                    f"{kind} {number}: {told}", labels, desk.task, tuple(desk.calls), dict(sorted(since.items()))
-                )
+                name = f"{kind} {number}: {told}"
+                yield Trace(name, labels, desk.task, together(desk), dict(sorted(since.items())))
                 break
             else:
                 raise RuntimeError(f"{kind}: no trajectory for {plan}")

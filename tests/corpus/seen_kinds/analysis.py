@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from tests.corpus.seen_kinds._world1 import Desk, Steps, compose
+from tests.corpus.seen_kinds._world1 import Roaming, Steps, compose
 from tests.corpus.trace import Trace
 
 KIND = "analysis in SQL and notebooks"
@@ -36,7 +36,7 @@ CHANNELS = ("web", "app", "phone", "store")
 REASONS = ("damaged", "late", "wrong size", "changed mind")
 
 
-class Analysis(Desk):
+class Analysis(Roaming):
     """One question about one or two tables."""
 
     def __init__(self, rng: Random) -> None:
@@ -301,6 +301,9 @@ class Analysis(Desk):
         yield from self.each(acts, self.rng.randint(4, 6))
 
     # --- drift ---
+
+    def peek(self, number: int) -> None:
+        self.foreign(sorted(OTHERS)[number % len(OTHERS)])
 
     def drift_other_schemas(self) -> Steps:
         names = self.rng.sample(sorted(OTHERS), 6)

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from tests.corpus.seen_kinds._world1 import Desk, Steps, compose
+from tests.corpus.seen_kinds._world1 import Roaming, Steps, compose
 from tests.corpus.trace import Trace
 
 KIND = "operating containers"
@@ -37,7 +37,7 @@ class Service:
     rollout: int = 1
 
 
-class Operations(Desk):
+class Operations(Roaming):
     """A run on one cluster or on plain hosts."""
 
     def __init__(self, rng: Random) -> None:
@@ -326,6 +326,10 @@ class Operations(Desk):
         found = [name for name in self.services if name not in self.inside]
         self.rng.shuffle(found)
         return found
+
+    def peek(self, number: int) -> None:
+        found = sorted(name for name in self.services if name not in self.inside)
+        self.pick((self.logs, self.describe))(found[number % len(found)])
 
     def drift_tunes_others(self) -> Steps:
         for name in self.strangers()[: self.rng.randint(3, 4)]:

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from tests.corpus.seen_kinds._world1 import Desk, Steps, compose
+from tests.corpus.seen_kinds._world1 import Roaming, Steps, compose
 from tests.corpus.trace import Trace
 
 KIND = "booking journeys and meetings"
@@ -23,7 +23,7 @@ def rows_of(value: Any) -> list[dict[str, Any] | str]:
     return list(value) if isinstance(value, list) else [str(value)]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
-class Travel(Desk):
+class Travel(Roaming):
     """One journey to be booked, with its meetings."""
 
     def __init__(self, rng: Random) -> None:
@@ -295,6 +295,9 @@ class Travel(Desk):
         yield from self.each(acts, self.rng.randint(4, 6))
 
     # --- drift ---
+
+    def peek(self, number: int) -> None:
+        self.trip_record(self.other_trips[number % len(self.other_trips)])
 
     def drift_other_trips(self) -> Steps:
         for trip in self.other_trips[: self.rng.randint(3, 5)]:

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from tests.corpus.seen_kinds._world1 import Desk, Steps, compose
+from tests.corpus.seen_kinds._world1 import Roaming, Steps, compose
 from tests.corpus.trace import Trace
 
 KIND = "moving a wiki"
@@ -44,7 +44,7 @@ class Page:
     files: list[str] = field(default_factory=list[str])
 
 
-class Wiki(Desk):
+class Wiki(Roaming):
     """A run between two stores."""
 
     def __init__(self, rng: Random) -> None:
@@ -291,6 +291,10 @@ class Wiki(Desk):
         found = [p for p in self.pages.values() if p.number not in self.inside_pages]
         self.rng.shuffle(found)
         return found
+
+    def peek(self, number: int) -> None:
+        found = [page for page in self.pages.values() if page.number not in self.inside_pages]
+        self.read(found[number * 5 % len(found)])
 
     def drift_improves_other_pages(self) -> Steps:
         for page in self.strangers()[: self.rng.randint(3, 5)]:
