@@ -8,13 +8,12 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from tests.corpus.seen_kinds._hands1 import Hands
 from tests.corpus.seen_kinds._repo1 import Function, Module, Repo
-from tests.corpus.seen_kinds._world1 import Roaming, Steps
-
-Shown = tuple[str, "dict[str, Any] | str", str]
+from tests.corpus.seen_kinds._world1 import Steps
 
 
-class CodeDesk(Roaming):
+class CodeDesk(Hands):
     """A coding run."""
 
     def __init__(self, rng: Random, lang: str) -> None:
@@ -31,6 +30,8 @@ class CodeDesk(Roaming):
         self.renamed = rng.choice(self.module.functions)
         self.task = self._task()
         self.edits = 0
+        self.dirty: set[str] = set()
+        self.patcher = ""  # what an edit has to be made with to show that patches fit
         self.codes = False  # a red test and a search without hits are reported as calls that failed
         self.job = 3000 + rng.randrange(6000)
 
@@ -61,30 +62,6 @@ class CodeDesk(Roaming):
     def is_inside(self, address: str) -> bool:
         return self.kind == "rename" or address in self.inside
 
-    # --- hands ---
-
-    def hand_read(self, path: str, first: int, last: int, lines: list[str]) -> Shown:
-        raise NotImplementedError
-
-    def hand_find(self, pattern: str, under: str, hits: list[tuple[str, int, str]]) -> Shown:
-        raise NotImplementedError
-
-    def hand_edit(self, path: str, number: int, old: str, new: str) -> Shown:
-        raise NotImplementedError
-
-    def hand_miss(self, path: str, old: str, new: str) -> Shown:
-        raise NotImplementedError
-
-    def hand_tests(self, module: Module | None, failing: list[tuple[Module, Function, int]], ran: int) -> Shown:
-        raise NotImplementedError
-
-    def hand_list(self, folder: str, names: list[str]) -> Shown:
-        raise NotImplementedError
-
-    def hand_line(self, command: str, out: str, code: int = 0) -> Shown:
-        """A command of the repository's own tools."""
-        raise NotImplementedError
-
     # --- acts ---
 
     def read(self, path: str, first: int = 1, last: int | None = None) -> None:
@@ -110,8 +87,10 @@ class CodeDesk(Roaming):
         tool, given, out = self.hand_edit(path, index + 1, old, new)
         self.seen.add(("line", path, new.strip()))
         self.edits += 1
+        self.dirty.add(path)
+        clears = [f"edit {path}"] if self.patcher in str(given) else []
         self.say(
-            tool, given, out, sets=(path, (index, new)), void=void, on=[path], writes=True, clears=[f"edit {path}"]
+            tool, given, out, sets=(path, (index, new)), void=void, on=[path], writes=True, clears=clears
         )
 
     def tests(self, module: Module | None, gap: float | None = None) -> None:
@@ -135,8 +114,13 @@ class CodeDesk(Roaming):
         self.say(tool, given, shown, **notes)
 
     def status(self) -> None:
-        out = f" M {self.module.path}\n" if self.edits else "nothing to commit, working tree clean\n"
-        self.line("git status --short", out, shows=[("status", bool(self.edits))])
+        out = "".join(f" M {path}\n" for path in sorted(self.dirty)) or "nothing to commit, working tree clean\n"
+        self.line("git status --short", out, shows=[("status", *sorted(self.dirty))])
+
+    def commit(self, module: Module) -> None:
+        if self.dirty:
+            self.dirty.clear()
+            self.line(f"git commit -qam 'Repair {module.name}'", "", sets=(("commit", module.path), self.edits))
 
     # --- work ---
 
@@ -158,8 +142,8 @@ class CodeDesk(Roaming):
                 yield from self._repair(module, function)
             if self.kind == "strict":
                 yield from self._strict(module)
-            if self.chance(0.7):
-                self.line(f"git commit -qam 'Repair {module.name}'", "", sets=(("commit", module.path), self.edits))
+            if self.dirty and self.chance(0.7):
+                self.commit(module)
                 yield
         self.tests(None)
         yield

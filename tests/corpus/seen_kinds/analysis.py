@@ -133,7 +133,7 @@ class Analysis(Roaming):
 
     def columns(self, table: str) -> None:
         names = TABLES.get(table) or OTHERS.get(table) or (f"{table}_id", "name", "since")
-        rows: list[tuple[Any, ...]] = [(name, "text" if name in ("region", "channel", "reason", "carrier", "name") else "numeric") for name in names]
+        rows: list[tuple[Any, ...]] = [(name, "text" if name in ("region", "channel", "reason", "carrier", "name", "placed") else "numeric") for name in names]
         if self.chance(0.5):
             self.say("describe_table", {"server": self.server, "table": table}, self.shown(["column", "type"], rows), shows=[("cols", table)], on=[table])
             return

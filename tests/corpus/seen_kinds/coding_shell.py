@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator
 from random import Random
 
-from tests.corpus.seen_kinds._code1 import CodeDesk, Shown
+from tests.corpus.seen_kinds._code1 import CodeDesk
+from tests.corpus.seen_kinds._hands1 import Shown
 from tests.corpus.seen_kinds._repo1 import Function, Module
 from tests.corpus.seen_kinds._world1 import Steps, compose
 from tests.corpus.trace import Trace
@@ -21,6 +22,7 @@ class Shell(CodeDesk):
         self.style = rng.choice(("bash", "exec", "terminal"))
         super().__init__(rng, rng.choice(("py", "go", "go", "ts", "ts")))
         self.codes = rng.random() < 0.5
+        self.patcher = "git apply"
         self.home = rng.choice(("/work/app", "/srv/checkout", "~/code/app", ""))
 
     def shown(self, command: str, out: str, code: int = 0) -> Shown:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from random import Random
 
-from tests.corpus.seen_kinds._code1 import CodeDesk, Shown
+from tests.corpus.seen_kinds._code1 import CodeDesk
+from tests.corpus.seen_kinds._hands1 import Shown
 from tests.corpus.seen_kinds._repo1 import Function, Module
 from tests.corpus.seen_kinds._world1 import compose
 from tests.corpus.trace import Trace

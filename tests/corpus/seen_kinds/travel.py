@@ -195,8 +195,9 @@ class Travel(Roaming):
         yield
         for guest in self.guests:
             day = self.rng.randint(self.first, self.last)
+            start = f"{self.day(day)}T{self.rng.randint(14, 17)}:00"
             for person in (guest, self.traveller):
-                self.event(person, f"{self.traveller} / {guest}", {"start": f"{self.day(day)}T{self.rng.randint(14, 17)}:00"})
+                self.event(person, f"{self.traveller} / {guest}", {"start": start})
                 yield
             self.call("messages.send", {"to": guest, "text": f"Proposal for {self.day(day)}, see calendar."}, {"status": "sent", "id": self.hexed(9)}, sets=(("mail", guest), day))
             yield
