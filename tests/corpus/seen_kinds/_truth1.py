@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 
@@ -41,6 +41,17 @@ def stalled(notes: Sequence[Note]) -> tuple[int | None, int]:
             begin = first + 1
         longest = max(longest, length)
     return begin, longest
+
+
+def known_causes(notes: Sequence[Note]) -> list[Note]:
+    """The notes as somebody reads them to whom a failure of a known cause shows nothing."""
+    causes: set[str] = set()
+    read: list[Note] = []
+    for note in notes:
+        read.append(replace(note, fruitful=False) if note.cause in causes else note)
+        if note.cause:
+            causes.add(note.cause)
+    return read
 
 
 def cascading(notes: Sequence[Note]) -> tuple[int | None, int]:

@@ -27,7 +27,7 @@ class Tools(CodeDesk):
         if self.family == "plain":
             given = (
                 {"path": path}
-                if first == 1 and self.chance(0.3)
+                if len(lines) == len(self.repo.files[path]) and self.chance(0.5)
                 else {"path": path, "start_line": first, "end_line": last}
             )
             return "read_file", given, numbered
