@@ -274,8 +274,11 @@ class Travel(Roaming):
         self.call(name, given, data, cause=cause, shows=[(cause, repr(given))], ok=self.chance(0.35), on=on, writes=writes)
 
     def cascade_card(self) -> Steps:
-        offers = self.rng.sample(self.found("hotel"), 6)
-        acts = [partial(self.refuse, "bookings.create", {"trip": self.trip, "offer": o["offer"], "kind": "hotel"}, "card ending 07 has expired", "payment", (self.trip,)) for o in offers]
+        """Rented cars are guaranteed with a card of their own, and it has expired."""
+        acts = [
+            partial(self.refuse, "cars.reserve", {"trip": self.trip, "car": f"C{number}"}, "guarantee card has expired", "payment")
+            for number in self.rng.sample(range(100, 999), 6)
+        ]
         yield from self.each(acts, self.rng.randint(4, 6))
 
     def cascade_calendar_right(self) -> Steps:
