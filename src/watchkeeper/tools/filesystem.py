@@ -209,7 +209,8 @@ class FileStat:
 
 _making_locks: Final = ModuleLock()
 _commit_locks: Final[weakref.WeakValueDictionary[Path, threading.RLock]] = weakref.WeakValueDictionary()
-_ports: Final[weakref.WeakSet[Filesystem]] = weakref.WeakSet()
+_ports: Final[weakref.WeakValueDictionary[int, Filesystem]] = weakref.WeakValueDictionary()
+"""All ports by id: those of users may compare equal, or have no hash."""
 
 
 def commit_lock(folder: Path) -> threading.RLock:
@@ -218,15 +219,10 @@ def commit_lock(folder: Path) -> threading.RLock:
         return _commit_locks.setdefault(folder, threading.RLock())
 
 
-def outlives_forks(port: Filesystem) -> None:
-    """Let a port be used in forked processes too."""
-    _ports.add(port)
-
-
 def _renew_locks() -> None:
     """Replace the locks in a forked process: threads that held them are not there to release them."""
     _commit_locks.clear()
-    for port in list(_ports):
+    for port in list(_ports.values()):
         port._lock = threading.RLock()  # pyright: ignore[reportPrivateUsage]
 
 
@@ -243,6 +239,7 @@ class Filesystem(ABC):
         self._writes: dict[str, int] = {}
         self._left: dict[str, object] = {}  # by path: its stamp after it was last changed here
         self.journal = UndoJournal()
+        _ports[id(self)] = self
 
     @property
     def host_folder(self) -> Path | None:
