@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from watchkeeper.core.errors import MissingExtraError, ProviderError, ProviderFault
-from watchkeeper.core.forks import ModuleLock
+from watchkeeper.core.forks import ModuleLock, in_forked
 
 PROVIDER: Final = "local"
 ENGINE_PACKAGES: Final = ("xllamacpp", "openai", "aiohttp")
@@ -297,5 +297,4 @@ class SharedServers:
 
 SERVERS: Final = SharedServers()
 atexit.register(SERVERS.close)
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=SERVERS.renew_locks)
+in_forked(SERVERS.renew_locks)

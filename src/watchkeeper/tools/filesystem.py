@@ -8,7 +8,6 @@ primitives; this module has everything else, including locks, the journal and th
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import weakref
@@ -23,7 +22,7 @@ from typing import Final, Literal, NoReturn
 import msgspec
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.core.forks import ModuleLock
+from watchkeeper.core.forks import ModuleLock, in_forked
 from watchkeeper.core.type_tags import own_value
 
 EntryKind = Literal["file", "directory"]
@@ -226,8 +225,7 @@ def _renew_locks() -> None:
         port._lock = threading.RLock()  # pyright: ignore[reportPrivateUsage]
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+in_forked(_renew_locks)
 
 
 class Filesystem(ABC):
