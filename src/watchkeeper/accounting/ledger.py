@@ -8,7 +8,6 @@ missed. A ledger must never block, call user code, or read a clock: it gets the 
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +58,7 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.core.errors import Stop
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 
 
@@ -624,5 +624,4 @@ def bar_inherited() -> None:
     ROOTS.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=bar_inherited)
+in_forked(bar_inherited)

@@ -31,6 +31,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.record import Node
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.runtime.events import CallEnded, RunEnded, RunStarted
@@ -47,8 +48,7 @@ from watchkeeper.store.sqlite import DEFAULT
 RECORDERS: Final = Portal()
 """Where recorders of blocks work; none of the caller's code runs there."""
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=RECORDERS.forget)
+in_forked(RECORDERS.forget)
 
 OURS: Final = ("watchkeeper.app.contained", "watchkeeper.app.block_record", "contextlib")
 """Modules between a block and the code that opens it."""

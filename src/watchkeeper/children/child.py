@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,7 +34,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.accounting.budget import BudgetTracker
 from watchkeeper.core.errors import ConfigurationError, NestingDepthError, Stop
-from watchkeeper.core.forks import ModuleLock
+from watchkeeper.core.forks import ModuleLock, in_forked
 from watchkeeper.core.ids import RunContext, derive_child_run_context
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.text import is_logged, logger
@@ -96,8 +95,7 @@ def _forget() -> None:
     _going_on.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_forget)
+in_forked(_forget)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ nothing. Contexts are held weakly: a task or a timer that outlives one never kee
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
@@ -19,6 +18,7 @@ from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.containment.in_flight import CURRENT_CALL
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.forks import in_forked
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import SHARED
 
@@ -69,8 +69,7 @@ def _forget() -> None:
     _outermost.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_forget)
+in_forked(_forget)
 
 
 def enter(context: object, name: str) -> None:

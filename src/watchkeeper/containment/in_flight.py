@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from watchkeeper.containment.record import Node
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.forks import ModuleLock
+from watchkeeper.core.forks import ModuleLock, in_forked
 from watchkeeper.core.workers import BlockingCall, call_in_loop
 
 T = TypeVar("T")
@@ -316,8 +315,7 @@ class InFlightCall(Ticket):
 CURRENT_CALL: Final[ContextVar[InFlightCall | None]] = ContextVar("watchkeeper_call", default=None)
 """The call inside which the running code was called; parent of the calls it makes."""
 
-if hasattr(os, "register_at_fork"):  # in a forked process no call of its parent is under way
-    os.register_at_fork(after_in_child=partial(CURRENT_CALL.set, None))
+in_forked(partial(CURRENT_CALL.set, None))  # no call of its parent is under way there
 
 
 def is_new(task: asyncio.Task[Any]) -> bool:

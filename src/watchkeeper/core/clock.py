@@ -11,7 +11,6 @@ import asyncio
 import bisect
 import heapq
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import ClassVar, Final, Protocol
 
 from watchkeeper.core.alarms import Alarms
 from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.type_tags import own_value
 
@@ -63,8 +63,7 @@ class Clock(Protocol):
 
 
 ALARMS: Final = Alarms(time.monotonic)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=ALARMS.forget_thread)
+in_forked(ALARMS.forget_thread)
 
 
 class SystemClock:

@@ -7,13 +7,13 @@ return the same identifier.
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Final, Protocol
 from uuid import UUID, SafeUUID
 
 import msgspec
 
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.type_tags import own_value
 
 _RANDOM_BITS: Final = ~(0xF000 << 64 | 0xC000 << 48)
@@ -68,8 +68,7 @@ class RandomIds:
 
 SYSTEM_IDS: Final = RandomIds()
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=SYSTEM_IDS.random.seed)
+in_forked(SYSTEM_IDS.random.seed)
 
 
 @own_value("run_context")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import threading
 from collections.abc import Callable
 from contextvars import Context, copy_context
@@ -22,6 +21,7 @@ import msgspec
 
 from watchkeeper.core.cancellation import Bell, CancellationToken
 from watchkeeper.core.clock import Clock, Timer
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.text import CrashError
 
 T = TypeVar("T")
@@ -221,8 +221,7 @@ class WorkerPool:
 
 
 WORKERS: Final = WorkerPool()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=WORKERS.forget_threads)
+in_forked(WORKERS.forget_threads)
 
 
 class _Handover(Generic[T]):

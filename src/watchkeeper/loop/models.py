@@ -121,10 +121,10 @@ class InputBound:
         return self._counted + likely_tokens(self._known - self._counted, density)
 
     def likely(self) -> int | None:
-        """Return a fair guess of the input's tokens (a third of the bytes that are not counted yet), for judging
-        whether the context will overflow; None before the provider has counted anything.
+        """Return a fair guess of the input's tokens, for judging whether the context will overflow; None before the
+        provider has counted anything.
         """
-        return self._counted + (self._known - self._counted) // 3 if self._counted else None
+        return self.guess(None) if self._counted else None
 
     def _images(self, message: Message) -> int:
         if not isinstance(message, UserMessage):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
-import os
 import signal
 import sys
 import threading
@@ -28,6 +27,7 @@ from typing import Any, Final, TypeVar
 from watchkeeper.core.clock import running_loop
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import WatchkeeperError
+from watchkeeper.core.forks import in_forked
 from watchkeeper.runtime.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -359,5 +359,4 @@ def _passing_on(on_interrupt: Callable[[str], None], loop: asyncio.AbstractEvent
 
 PORTAL: Final = Portal()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=PORTAL.forget)
+in_forked(PORTAL.forget)

@@ -139,12 +139,17 @@ Identity = tuple[int, int] | None
 """Device and number of a file; None if there is none."""
 
 
+def with_side_files(path: Path) -> tuple[str, ...]:
+    """Return the names of a file and of its side files, which SQLite has beside the target of a link."""
+    file = os.fspath(path)
+    beside = os.path.realpath(file) if os.path.islink(file) else file
+    return (file, *(beside + end for end in SIDE_FILES))
+
+
 def identities(path: Path) -> tuple[Identity, ...]:
     """Return the identities of a file and of its side files; a later file with the same name has another one."""
     found: list[Identity] = []
-    file = os.fspath(path)
-    beside = os.path.realpath(file) if os.path.islink(file) else file  # SQLite has them beside a link's target
-    for name in (file, *(beside + end for end in SIDE_FILES)):
+    for name in with_side_files(path):
         try:
             at = os.stat(name)
         except FileNotFoundError:
@@ -252,10 +257,10 @@ def _tighten(path: Path) -> None:
 
     A mode that only gives access to a group was set on purpose and stays; a file of another user is not changed.
     """
-    for name in (path, *(path.with_name(path.name + end) for end in SIDE_FILES)):
+    for name in with_side_files(path):
         with suppress(OSError):
-            if stat.S_IMODE(name.stat().st_mode) & stat.S_IRWXO:
-                name.chmod(PRIVATE_FILE)
+            if stat.S_IMODE(os.stat(name).st_mode) & stat.S_IRWXO:
+                os.chmod(name, PRIVATE_FILE)
 
 
 def connect_to_read(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connection:

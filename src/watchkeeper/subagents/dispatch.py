@@ -100,6 +100,9 @@ PASSING: Final[frozenset[StopReason]] = frozenset({"provider_rate_limit", "retry
 ANSWERS: Final = (ToolValidationError, DispatchSubagentError)
 """Errors whose messages are written for the model."""
 
+NOT_STARTED: Final = (*ANSWERS, ConfigurationError)
+"""Errors of a child that did not begin, and so has used nothing."""
+
 CANCELLED: Final = "The subagent was cancelled before its work was done."
 
 
@@ -177,7 +180,7 @@ class CallShare:
 
     @contextmanager
     def part(self) -> Generator[Part]:
-        """Yield the part of a child that starts now; without a figure of its usage, all of it counts as used."""
+        """Yield the part of a child that starts now; if it is broken off midway, all of it counts as used."""
         divisor = max(self._at_once - self._running, 1)
         given = {meter: max(free // divisor, 1) for meter, free in self._free.items()}
         changes: dict[str, Any] = {
@@ -305,8 +308,12 @@ class Dispatch:
             limits = self.of(prompt).limits
             own = nullcontext(Part(limits)) if limits is not None else calling.share.part()
             with own as part:
-                child = self._child(task, prompt, snapshot, files, calling, part.limits)
-                run = await calling.children.start(child)
+                try:
+                    child = self._child(task, prompt, snapshot, files, calling, part.limits)
+                    run = await calling.children.start(child)
+                except NOT_STARTED:
+                    part.used = Usage()
+                    raise
                 part.used = run.result.usage
             if run.result.stop is not None or run.result.output is None:
                 dropped = await calling.workspace.handled(files.dropped)

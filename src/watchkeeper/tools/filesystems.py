@@ -28,7 +28,6 @@ from watchkeeper.tools.filesystem import (
     is_nameable,
     join,
     normal_path,
-    outlives_forks,
     parents,
 )
 
@@ -305,7 +304,6 @@ class HostFilesystem(Filesystem):
         self._rights: dict[str, os.stat_result] = {}
         self._parts = 0
         self._identity = _identity(os.stat(self._root))
-        outlives_forks(self)
 
     @property
     def host_folder(self) -> Path:
@@ -651,7 +649,6 @@ class MemoryFilesystem(Filesystem):
     def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
         """Write the given files."""
         super().__init__()
-        outlives_forks(self)
         self._contents: dict[str, bytes | bytearray] = {}
         self._folders: dict[str, set[str]] = {ROOT: set()}
         for path, data in (files or {}).items():
