@@ -62,7 +62,7 @@ class Claim(msgspec.Struct, eq=False):
 
     Attributes:
         account: The account that has carved it.
-        count: What is counted.
+        count: The index of the limited quantity, such as cost or steps.
         outer: Where it is reserved: the accounts above, up to the next one that has carved the same count itself.
         amount: How much is reserved there now.
     """
@@ -83,7 +83,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     Attributes:
         limits: Its own ceilings.
         parent: The account above it.
-        name: What a stop calls it.
+        name: The name of the context in the messages of stops.
         key: The key under which a ledger shares it between processes; None for an account of this process alone.
         period: Whether it starts again with every day or month (UTC); None for an account that never does.
         carved_on_open: Whether its ceilings are carved from what is left above when it is opened.
@@ -94,7 +94,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         chain: This account and all above it, innermost first.
         tops: Its own ceilings by count, as they are in force: the carved amount if it is less than the requested one.
         work_ignored: The accounts above whose end of work does not stop it: those above what is kept for a verdict.
-        carved: Its own claims.
+        carved: The claims that it has carved itself.
         claims: Its own claims and those of all above it, innermost first.
         paths: By count, the accounts at which its reservations are held: up to the one that has carved the count.
         ceilings: A row for every ceiling on those paths, in the order of admission, innermost account first.
@@ -342,7 +342,7 @@ def set_ends(account: Account, parent: Account | None, clock: Clock) -> None:
     Args:
         account: Its instants and wall times are set.
         parent: The account of the context above.
-        clock: Where time comes from.
+        clock: The source of time.
     """
     limits = account.limits
     now = account.opened_at = clock.monotonic()

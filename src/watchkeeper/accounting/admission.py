@@ -33,8 +33,8 @@ class Demand:
     """What one call asks of the accounts; after admission, the record of what is reserved for it.
 
     Attributes:
-        account: Who pays.
-        request: What is asked.
+        account: The account that pays.
+        request: The request of the caller.
         number: The integer of the UUID by which log, snapshot and ledger know the call; 0 until it has one.
         concerns: By count, whether that limit concerns the call at all.
         wants: By count, what the call takes independently of its output.

@@ -145,7 +145,7 @@ class Waiter(msgspec.Struct, eq=False):
     """A call that waits for others to give back what they hold.
 
     Attributes:
-        demand: What it wants.
+        demand: The demand of the waiting call.
         around: The calls inside which it was made: they release nothing before it returns.
         notify: Makes the call ask again, or withdraws it; must not block or raise. The code that runs the call sets it.
         notified: Whether it was notified since it last asked.
@@ -526,8 +526,8 @@ def steps_of(account: Account, amounts: Sequence[tuple[int, int]], count: int, l
     """Return the changes of amounts at accounts that a loop has made, and those that it has not.
 
     Args:
-        account: Whose paths the loop follows.
-        amounts: What is changed, by count.
+        account: The account whose paths the loop follows.
+        amounts: ``(count, amount)`` of each change.
         count: The count that the loop changed last.
         level: The account at which it did.
     """

@@ -169,7 +169,7 @@ def reading(provider: str, passing: tuple[type[Exception], ...] = (), content: b
     for, so the error is billed.
 
     Args:
-        provider: Who answered.
+        provider: Name of the provider that answered.
         passing: Errors of the connection, which leave as they are.
         content: The reply, if it is there as a whole; its beginning is quoted.
 

@@ -315,7 +315,7 @@ def openai_endpoint(
     """Return an endpoint that speaks through the OpenAI SDK; other servers need a key only if they ask for one.
 
     Args:
-        what: Who asks, for errors.
+        what: Name of the caller, for error messages.
         provider: Provider name, for errors.
         api_key: The key, or None for ``OPENAI_API_KEY``.
         base_url: Address up to and with ``/v1``, or None for ``OPENAI_BASE_URL`` or OpenAI itself.
@@ -447,7 +447,7 @@ def message_fields(message: Message, encoding: str, call_ids: re.Pattern[str] = 
     """Return a message as the interface wants it.
 
     Args:
-        message: What was said.
+        message: The message to encode.
         encoding: Name of the model's encodings; what other models kept in the message is left out.
         call_ids: The form of a call's id that the server takes.
     """

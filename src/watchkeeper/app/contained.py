@@ -143,7 +143,7 @@ def contained(
             goes on without the record.
         name: What the record calls the block; by default the function's name, or the file and line of the block.
         on_event: Told of every stop.
-        clock: Where time comes from.
+        clock: The source of time.
         parent: None makes blocks independent of the block, run or context in which they are entered. By default they
             are part of it: the outer limits hold too, and their use is counted there.
         **ceilings: Single ceilings; see `Ceilings`.
@@ -528,7 +528,7 @@ class Ending:
     """The end of a block.
 
     Attributes:
-        error: What leaves it, or None.
+        error: The exception that leaves the block, or None.
         refused: The refusal that it ends with, or None.
         stop: The stop that ended it, or None.
     """

@@ -201,8 +201,8 @@ def check_keywords(given: Collection[str], options: Collection[str], others: Col
     """Refuse a keyword that does not exist.
 
     Args:
-        given: What was written.
-        options: What may be.
+        given: The keywords that the caller wrote.
+        options: The keywords that exist.
         others: Other keywords that exist, here or in a related function.
 
     Raises:

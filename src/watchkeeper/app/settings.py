@@ -60,7 +60,7 @@ class Setting:
     """One value and where it was written.
 
     Attributes:
-        value: As it was written.
+        value: The value as it was written.
         source: For messages: an option, an environment variable, or a key and its file.
     """
 

@@ -71,7 +71,7 @@ class Inside(NamedTuple):
     """A run, or a contained block that is recorded, that code runs in.
 
     Attributes:
-        scope: Its scope.
+        scope: The scope of that run or block.
         around: What was entered before it and is not left yet; None if nothing was.
         is_run: Whether it is a run.
     """
@@ -106,7 +106,7 @@ class ChildTask(Generic[OutputT]):
 
     Attributes:
         prompt: What it is, with its values bound.
-        kind: What it is for.
+        kind: The purpose of the child run.
         limits: The child's own ceilings; it gets at most what its parent has left.
         carve: Whether its limits are reserved for it; if not, it shares all that its parent has left.
         model: The model to use; by default the model that the parent uses now.
@@ -157,7 +157,7 @@ class ChildRun(Generic[OutputT]):
 
     Attributes:
         result: How it ended and what it had; its session is closed, and can be read.
-        run_context: Its identifiers.
+        run_context: The identifiers of the child run.
     """
 
     result: RunResult[OutputT]
@@ -168,7 +168,7 @@ class ChildFacts(NamedTuple):
     """What a parent's log says of a child.
 
     Attributes:
-        kind: What it is for.
+        kind: The purpose of the child run.
         name: ``ns/key`` of its prompt.
         model: ``provider:name`` of its model.
         began: Monotonic instant of its start.
@@ -186,7 +186,7 @@ class Family(msgspec.Struct, frozen=True):
     """What the children of one run inherit.
 
     Attributes:
-        scope: What the parent works within.
+        scope: The scope of the parent: session, gate, clock, files.
         model: Says which model the parent uses now.
         fallback: The models that take over when that model cannot answer, in order.
         cheaper: The model that takes over where a hook says DEGRADE.
@@ -212,7 +212,7 @@ class Children:
     """Starts the child runs of one run.
 
     Attributes:
-        family: What they inherit.
+        family: The values that the child runs inherit from the parent.
         at_the_end: Whether the run's answer is being checked; only then may a child use the budget that is reserved for
             the verdict.
     """
@@ -543,7 +543,7 @@ def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, D
     Args:
         kind: The child's kind.
         most: The maximum nesting depth of its family.
-        scope: Its parent's.
+        scope: The scope of the parent.
 
     Raises:
         NestingDepthError: If the child would exceed the maximum depth; the error names the depth and the option to

@@ -48,8 +48,8 @@ class Loaded:
 
     Attributes:
         module: The file, imported.
-        target: What ``FILE:NAME`` names.
-        prompt: Its prompt.
+        target: The object that ``FILE:NAME`` names.
+        prompt: The prompt of the agent.
     """
 
     module: ModuleType
@@ -249,7 +249,7 @@ def item_maker(
 
     Args:
         prompt: The prompt.
-        values: Those of ``--param``.
+        values: The values of ``--param``.
         columns: The columns of all rows.
         texts: Whether there are items that are texts.
 

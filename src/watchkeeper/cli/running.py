@@ -123,7 +123,7 @@ class Checked:
     """What the command line asks for, read and checked before any code of the user is executed.
 
     Attributes:
-        settings: Those in force.
+        settings: The settings in force.
         options: Those of the run that do not come from the agent's file.
         values: What the prompt's parameters are bound to.
         items: What to run over; None for one run.

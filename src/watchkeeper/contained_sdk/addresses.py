@@ -77,7 +77,7 @@ class Address:
         method: Its method; the one that a header puts in its place, if that may do more.
         path: Its path as it is sent, percent-encoded.
         urls: Its address; a second one if it names another host to the server that it reaches.
-        purpose: What it is for.
+        purpose: The purpose of the request.
     """
 
     method: str

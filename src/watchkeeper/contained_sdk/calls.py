@@ -128,7 +128,7 @@ class Containment:
 
     Attributes:
         context: The gate that its calls pass.
-        price_of: What models charge.
+        price_of: Returns the price of a model.
         bounded: Whether a ceiling on money or tokens holds, here or above.
         uncounted: What happens to a model call that cannot be counted: refused, because a ceiling
             was named; counted as a step, because only the defaults hold; or let through, because the caller says so.
@@ -137,7 +137,7 @@ class Containment:
         counted: What providers have counted so far.
         jobs: Answers that are not final yet; those of the block around it, if there is one.
         traffic: What is under way; also shared with the block around it.
-        clock: Where its time comes from.
+        clock: The source of time.
     """
 
     context: ExecutionContext
@@ -261,9 +261,9 @@ class ContainedCall:
     Attributes:
         block: The block that it is made in.
         sent: The model call; None for a request whose cost has no known bound.
-        request: What is asked of the gate.
-        seen: What the answer has told.
-        provider: Whose prices hold.
+        request: The request to the gate.
+        seen: The facts that were read from the answer so far.
+        provider: The provider whose prices apply.
         failure: The provider's refusal, if that is what came; the caller gets it as it is.
     """
 
@@ -458,7 +458,7 @@ class ContainedCall:
 
         Raises:
             CallStopped: If the gate or a hook stopped it.
-            Exception: What the transport raised.
+            Exception: The error of the transport.
         """
         if outcome.stop is not None:
             raise CallStopped(outcome.stop) from outcome.error

@@ -135,7 +135,7 @@ class Exchange:
 
         Raises:
             CallStopped: If it may not be sent.
-            Exception: What the transport raised.
+            Exception: The error of the transport.
         """
         call = self._call
         outcome = yield self.ways.admit(call, self._attempt)

@@ -114,13 +114,13 @@ class ContextCalls:
     """The calls of one context.
 
     Attributes:
-        clock: Where time comes from.
-        ledger: Where reservations are kept.
+        clock: The source of time.
+        ledger: The ledger that keeps the reservations.
         nodes: The record of the calls.
         in_flight: Calls under way, and abandoned ones that are not over yet, by number.
         repeated: Failures of operations with a retry policy of their own.
         account: The account that pays.
-        incidents: Where stops are reported.
+        incidents: The list to which stops are reported.
         cancellation: Cancelled by an abort here or above, and when all time is over.
         closed: Whether nothing is admitted any more.
         aborted: Whether the context was aborted; closing is not aborting.
@@ -171,7 +171,7 @@ class ContextCalls:
         be asked.
 
         Args:
-            request: What is asked.
+            request: The request of the caller.
             waiter: The one that was returned before, if the call asks again.
         """
         guards, outer, now = self._guards, CURRENT_CALL.get(), self.clock.monotonic()
@@ -541,8 +541,8 @@ def check_leaving(url: str, method: str) -> None:
     the thread has the caller's context variables. What sends by other means is not seen here: docs/hooks.md lists it.
 
     Args:
-        url: Where it goes.
-        method: Its HTTP method.
+        url: The address of the request.
+        method: The HTTP method of the request.
 
     Raises:
         EgressRefusedError: If a hook does not allow it.

@@ -32,7 +32,7 @@ class Entered(NamedTuple):
 
     Attributes:
         context: The context.
-        name: What an error calls it.
+        name: The name of the context in error messages.
         call: Number of the call under way at that moment, so that it is known which of the two is inside the other.
         around: What was entered before it and is not left yet; None if nothing was.
     """
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
     Attributes:
         context: The innermost context; None once it was collected.
-        name: What an error calls it.
+        name: The name of the context in error messages.
     """
 
     context: Any

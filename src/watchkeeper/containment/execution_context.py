@@ -128,7 +128,7 @@ class ExecutionContext:
         limits: Its own ceilings.
         cancellation: Cancelled by an abort here or above, when all time is over (with the reason ``timeout``), and when
             it is closed.
-        ledger: Where its figures are kept.
+        ledger: The ledger that keeps the figures of the context.
         account: Its figures, for reading only.
     """
 
@@ -157,8 +157,8 @@ class ExecutionContext:
             metadata: Who the chain belongs to; fresh ids if None.
             circuit_breaker: One for all calls of the chain, or one for each provider; may be shared between chains.
             ledger: Where reservations are kept; in this process's memory, for this chain alone, by default.
-            clock: Where time comes from.
-            ids: Where ids come from.
+            clock: The source of time.
+            ids: The source of identifiers.
             on_event: Told of every incident, on the thread that found it.
             around: ``parent=None`` for a context that is independent of those around it; see `Around`.
 
@@ -210,9 +210,9 @@ class ExecutionContext:
         """Do what a root and a child have in common before the ledger opens their account.
 
         Args:
-            account: Its figures.
+            account: The account with the figures of the context.
             tree: What it shares with the others of its tree.
-            incidents: Its record.
+            incidents: The list of its safety events.
             parent: The context above, or None.
         """
         self.account: Account = account

@@ -42,7 +42,7 @@ class Asking(msgspec.Struct, eq=False):
     """A question to hooks.
 
     Attributes:
-        guards: Who asks.
+        guards: The guards that ask the question.
         demand: What the call in question holds until the answer; None if there is no call.
         is_answered: Whether it is over; tasks and threads that a hook started may go on.
     """
@@ -223,10 +223,10 @@ class GuardedCall(msgspec.Struct, eq=False):
     """One admitted call about which the guards are asked, before it runs and afterwards.
 
     Attributes:
-        guards: Who is asked.
-        ctx: What hooks see of it.
-        request: What was asked for.
-        demand: What it holds at the ledger.
+        guards: The guards that are asked.
+        ctx: The description of the call that hooks get.
+        request: The request that was admitted.
+        demand: What is reserved for the call at the ledger.
         outer: The guarded call inside which it is made.
         above: The same call for the guards of the context around it, which are asked first.
         asked: Whether the pipeline was asked.
@@ -329,8 +329,8 @@ class GuardedCall(msgspec.Struct, eq=False):
         """Tell breaker and hooks how the call ended; return what a hook said against going on, and what that concerns.
 
         Args:
-            charge: What it cost.
-            error: What it raised.
+            charge: The cost of the call.
+            error: The exception that the call raised, if it did.
             succeeded: Whether the breaker is told of a success.
             failed: Whether it is told of a failure.
         """

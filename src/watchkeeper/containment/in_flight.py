@@ -132,8 +132,8 @@ class InFlightCall(Ticket):
     """One call under way.
 
     Attributes:
-        request: What was asked for.
-        demand: What it holds at the ledger.
+        request: The request that was admitted.
+        demand: What is reserved for the call at the ledger.
         outer: The call inside which it was made.
         home: The context that owns the call.
         guarded: What the guards know of it, if there are any.

@@ -127,7 +127,7 @@ class PromptEvaluationError(WatchkeeperError):
 
     Args:
         message: What happened, with the value, and what to do.
-        phase: Where it happened.
+        phase: The phase of the evaluation in which it happened.
         prompt_name: ``ns/key`` of the prompt, if known.
         provider_payload: Facts for the host's log; deadline errors carry the cutoff under ``"deadline"``.
     """

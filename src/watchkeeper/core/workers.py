@@ -307,7 +307,7 @@ async def run_in_worker(
     Cancelling the wait returns at once. A job that has not begun by then never begins; otherwise it runs to its end.
 
     Args:
-        fn: What to call.
+        fn: The callable.
         *args: Its positional arguments.
         on_late: Called with value and error if they come after the wait ended; on the worker's thread, or on the one
             that cancelled if both happened together. Never called if the callable did not begin.

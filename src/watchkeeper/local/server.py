@@ -77,7 +77,7 @@ class LocalServer:
     """One engine process, started when it is first needed and again after it died.
 
     Args:
-        options: What to start.
+        options: The options with which the engine is started.
     """
 
     def __init__(self, options: EngineOptions) -> None:

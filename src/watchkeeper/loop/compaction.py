@@ -67,7 +67,7 @@ class Piece:
 
     Attributes:
         head: The speaker, or the tool whose result it is.
-        text: What was said or returned.
+        text: The text that was said or returned.
         lookup: Whether it can be looked up again.
     """
 
@@ -85,7 +85,7 @@ def excerpt(messages: Iterable[Message], room: int) -> str:
     """Return messages as text.
 
     Args:
-        messages: What was said.
+        messages: The messages to shorten.
         room: Bytes that the text may have, as UTF-8.
     """
     pieces = [piece for message in messages for piece in pieces_of(message)]
@@ -243,7 +243,7 @@ def limits_left(status: BudgetStatus, turns_left: int | None) -> list[str]:
     """Say what is left of every limit that holds.
 
     Args:
-        status: What the gate says.
+        status: The budget status that the gate reports.
         turns_left: Model turns that are left, or None without a ceiling.
     """
     said: list[str] = []
@@ -327,7 +327,7 @@ class Compaction:
         """Note the places of the run's own prompt in the transcript, before the first reply.
 
         Args:
-            scope: What the run works within.
+            scope: The scope of the run: session, gate, clock, files.
             models: Which model is asked, and how much it holds.
             transcript: The conversation, with the prompt at its end.
             children: Starts the run that makes a summary.

@@ -61,7 +61,7 @@ class Turn(msgspec.Struct, frozen=True):
     Attributes:
         number: 1 for the first of the run.
         phase: ``landing`` for the last turn, after a limit.
-        worst: What it may cost.
+        worst: The most that the turn may cost.
         landing: What the landing turn would need after this one; None if there is to be no landing turn.
     """
 

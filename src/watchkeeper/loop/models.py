@@ -201,8 +201,8 @@ def counted_usage(reply: ModelReply, worst: Estimate, granted: int) -> TokenUsag
     charged. The reply is kept in any case, and no reply is free.
 
     Args:
-        reply: What was answered.
-        worst: What the call may use.
+        reply: The reply of the model.
+        worst: The most that the call may use.
         granted: The output tokens that the gate granted.
     """
     usage = reply.usage
@@ -242,7 +242,7 @@ class ModelInUse:
     """One model as a run asks it.
 
     Attributes:
-        model: Who answers.
+        model: The model that answers.
         price: Its price, or None if unknown.
         service: Name of the circuit breaker that watches it.
         label: ``provider:name``.
@@ -286,7 +286,7 @@ class ModelInUse:
         """Return the request of a call: what every call repeats, and what the gate granted this one.
 
         Args:
-            ticket: What was granted.
+            ticket: The ticket of the admitted call, with its granted output tokens.
             heard: Gets the pieces of text that are streamed, with or without a listener.
             landing: Whether it is the last turn.
         """

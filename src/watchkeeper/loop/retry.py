@@ -120,7 +120,7 @@ async def call_through(scope: RunScope, request: CallRequest, work: Work[T], met
     """Pass the gate with a call; where a hook said RETRY or QUEUE, ask again until it is admitted or refused for good.
 
     Args:
-        scope: What the run works within.
+        scope: The scope of the run: session, gate, clock, files.
         request: What is asked, the same every time.
         work: What runs if the call is admitted.
         meter: Returns what the call cost.

@@ -60,7 +60,7 @@ class Oversight:
 
         Args:
             plan: The plan of the run; its sources are used.
-            scope: What the run works within.
+            scope: The scope of the run: session, gate, clock, files.
             switch_model: Goes on with the model of a source's escalation; returns its label, or None if it cannot.
             children: Starts the runs that a source asks for.
         """

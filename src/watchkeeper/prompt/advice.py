@@ -192,7 +192,7 @@ def render_block(advices: Iterable[Advice], call_index: int) -> str:
     """Merge what several sources say into one block of markdown.
 
     Args:
-        advices: What they say, in order.
+        advices: The advice of the sources, in order.
         call_index: Number of tool calls so far.
     """
     lines = ["## Trajectory Assessment", "", f"_Generated after tool call #{call_index}_"]

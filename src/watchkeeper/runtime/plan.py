@@ -41,9 +41,9 @@ class PricedModel(msgspec.Struct, frozen=True):
     """A model with its price and settings.
 
     Attributes:
-        model: Who answers.
+        model: The model that answers.
         price: Its price, or None if unknown.
-        settings: How it is asked.
+        settings: The settings of its requests.
     """
 
     model: Model
@@ -66,7 +66,7 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
 
     Attributes:
         prompt: The rendered prompt, with its tools and output type.
-        model: Who answers.
+        model: The model that answers.
         checker: Who says whether the work is done, or None.
         on_context_full: ``compact`` goes on with a summary, ``land`` takes a last turn, ``stop`` ends at once.
         parse_output: Whether the final text is parsed into the output type.
@@ -124,9 +124,9 @@ def refuse_model_switches(template: PromptTemplate[Any], who: str, instead: str)
     """Refuse a source that escalates to another model where there is only one.
 
     Args:
-        template: Whose sources.
+        template: The template whose sources are checked.
         who: What has only one model, for the message.
-        instead: What to use.
+        instead: What the message recommends to use.
 
     Raises:
         ConfigurationError: Naming the source.
@@ -142,13 +142,13 @@ class RunScope(msgspec.Struct, frozen=True):
     """The session, gate, clock and files of a run.
 
     Attributes:
-        session: Its log and slices.
-        gate: What admits its calls.
-        run_context: Its identifiers.
-        clock: Its time.
-        ids: Its identifiers' source.
-        rng: Its randomness, for backoff.
-        resources: What its tools may ask for.
+        session: The session with the log and the slices of the run.
+        gate: The gate that admits the run's calls.
+        run_context: The identifiers of the run.
+        clock: The source of time.
+        ids: The source of identifiers.
+        rng: The source of randomness, for backoff.
+        resources: The resources that its tools may request.
         filesystem: What its tools may read and write, or None.
         parent_run_id: The run above it, which started this child or runs over many items, or None.
         item: Which item of a run over many this is, or None.

@@ -120,7 +120,7 @@ def handled_by(
     """Set a handler while the block runs; elsewhere than on the main thread nothing is set.
 
     Args:
-        handler: What to set.
+        handler: The handler to set.
         replaced: Whether to set it, given the signal and the handler that it has.
         stays: Whether to leave it set at the end of the block.
     """
@@ -295,8 +295,8 @@ def wait_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], twin:
     """Run a coroutine on a loop that runs on another thread, and wait for it; it sees the caller's context variables.
 
     Args:
-        loop: Where to run it.
-        work: What to run.
+        loop: The loop that runs the coroutine.
+        work: The coroutine.
         twin: Name of the async function to call instead, for the error.
 
     Raises:

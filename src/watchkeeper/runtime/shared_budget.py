@@ -87,11 +87,11 @@ def gate_outside_runs(
     then reserved at the tracker's gate.
 
     Args:
-        limits: Its ceilings.
+        limits: The ceilings of the gate.
         tracker: A budget that is shared with other evaluations, or None.
-        session: Where its events go.
-        clock: Where time comes from.
-        ids: Where identifiers come from.
+        session: The session whose log gets the gate's events.
+        clock: The source of time.
+        ids: The source of identifiers.
 
     Raises:
         BudgetExceededError: If the tracker's budget is used up.
@@ -159,7 +159,7 @@ class Share:
     """The share of a tracker's budget that one evaluation may use.
 
     Attributes:
-        limits: Its ceilings.
+        limits: The ceilings of the gate.
         stop: Why nothing is available; None if something is.
         tracker: The tracker to which the usage is added; None if the usage is counted there already.
         reservation: Its reservation at the tracker's gate.
@@ -207,8 +207,8 @@ async def share_of(
         tracker: The budget, or None.
         above: The gate below which it will run; if its usage is counted in the tracker already, nothing is reserved.
         limits: The evaluation's own ceilings.
-        clock: Where time comes from.
-        ids: Where identifiers come from.
+        clock: The source of time.
+        ids: The source of identifiers.
 
     Raises:
         BudgetExceededError: If the tracker's budget is used up.

@@ -108,7 +108,7 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until
 
     Args:
         gate: Whose deadline and cancellation hold.
-        work: What to wait for.
+        work: The awaitable to wait for.
         clock: For the deadline.
         until: Monotonic instant at which the work's own time is over.
 

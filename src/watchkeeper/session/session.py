@@ -40,7 +40,7 @@ class Session:
     """The log and the state of one run (docs/specification.md).
 
     Attributes:
-        session_id: Its identity.
+        session_id: Id of the session.
         log: Everything that happened in it, live.
         dispatcher: Delivers its events to subscribers.
         clock: Where the time of its events comes from.

@@ -119,7 +119,7 @@ def check(value: Any, most: int = MOST_VALUES, deepest: int = MOST_LEVELS) -> No
         deepest: Most levels of values inside values.
 
     Raises:
-        CodecError: As `dump`.
+        CodecError: In the same cases as `dump`.
         OversizedValueError: If it holds more values or levels.
     """
     try:

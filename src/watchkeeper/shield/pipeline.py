@@ -121,7 +121,7 @@ class ShieldPipeline:
         tool_dispatch: Asked before a tool call.
         on_error_policy: The decision about a failure if there is no hook in ``retry``.
         hook_timeout: Seconds that the hooks of one slot may take together, or text such as "2s".
-        clock: Where time comes from.
+        clock: The source of time.
 
     Raises:
         ConfigurationError: If a hook lacks the method of its slot, or that method is a coroutine function.

@@ -101,7 +101,7 @@ class BudgetWindowHook(_WindowHook):
             ceiling: ``max_calls`` in the whole life of this hook.
         degrade_threshold: Share of ``max_calls``, above 0 and at most 1; once it is taken, calls are DEGRADE. 1: no
             call is DEGRADE.
-        clock: Where time comes from.
+        clock: The source of time.
 
     Raises:
         LimitsError: If a value has the wrong type or is out of range.
@@ -150,7 +150,7 @@ class TokenRateHook(_WindowHook):
             call is DEGRADE.
         tokens_of: Returns how many tokens a response has used. Without it the ``usage`` of the response is read, which
             responses of Watchkeeper's models and of the OpenAI and Anthropic SDKs have.
-        clock: Where time comes from.
+        clock: The source of time.
 
     Raises:
         ConfigurationError: If a value has the wrong type or is out of range.
@@ -329,7 +329,7 @@ class SlidingWindow:
 
     Args:
         window_seconds: Its length; None for the whole life.
-        clock: Where time comes from.
+        clock: The source of time.
 
     Attributes:
         total: The sum of what it holds, as of the last `slide`.

@@ -567,7 +567,7 @@ class PresumedCall:
 
     Attributes:
         id: Its id, the same as in the log of the run and in snapshots.
-        operation: What was called.
+        operation: Name of the called operation.
         day: The day (UTC) for which it counts; empty for a chain, which has no days.
         cost_nanos: The most that it can have cost; None if its price is not known.
         tokens: The most that it can have used.

@@ -268,7 +268,7 @@ class RunStore:
         """Open the file at ``path``, or the user's own, making it if it is missing.
 
         Args:
-            path: Where the file is.
+            path: The path of the file.
             read_only: Change nothing on disk, and refuse a file that is missing.
 
         Raises:

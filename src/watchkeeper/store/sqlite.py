@@ -202,7 +202,7 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
     Args:
         path: The file; its folder is made if it is missing, both for this user alone. An older file that everybody may
             read becomes this user's alone, too.
-        schema: What it must hold.
+        schema: The tables that the file must have.
         busy_seconds: How long a write waits for other processes that write to it.
 
     Raises:

@@ -383,7 +383,7 @@ class SqliteLedger:
 
         Args:
             shared: The accounts that it may change.
-            act: What to do.
+            act: The action to take.
             day: The day for which it counts; today if empty.
             first: What to do before the figures are loaded.
             acts_first: Whether it needs no fresh figures, so that the file is not used if nothing changes.
@@ -548,7 +548,7 @@ class LedgerThread:
 
         Args:
             ledger: Its `tend` returns the seconds until its next call.
-            clock: Where time comes from.
+            clock: The source of time.
             first: Seconds until the first look.
         """
         self._ledger = weakref.ref(ledger)

@@ -203,7 +203,7 @@ class Calling:
     """One call of a dispatch tool.
 
     Attributes:
-        context: What the tool was given.
+        context: The context of the tool call.
         children: What starts child runs below the run.
         workspace: The files of the call.
         share: What its children without limits of their own get.
@@ -224,7 +224,7 @@ class Dispatch:
     Attributes:
         registry: The prompts that may be dispatched.
         session: Whose state children start from; that of the run by default.
-        every: What all children get.
+        every: The settings of all children.
         settings: What those of one prompt get, by ``ns/key``.
         share: How much of what the parent has left the children of a call get, where no limits are given.
         max_depth: How many subagents may be nested.
@@ -371,7 +371,7 @@ def allotted(gate: ExecutionContext, seconds: float | None, share: float, childr
         gate: The parent's.
         seconds: Time that the call has left, or None if nothing bounds it.
         share: How much of what is left the children get together.
-        children: How many there are.
+        children: Number of children.
         rounds: How many of them follow each other in time, at most.
     """
     part = Fraction(share) / children
@@ -470,7 +470,7 @@ def outlook(result: RunResult[Any], *, shares: bool) -> str:
     """Return whether the same task would end in the same way again, in a sentence; nothing where nobody can know.
 
     Args:
-        result: How a child ended.
+        result: The result of the child.
         shares: Whether it got less than it might have got without the other tasks of the call.
     """
     reason = None if result.stop is None else result.stop.reason
@@ -488,7 +488,7 @@ def failure(
 
     Args:
         name: ``ns/key`` of its prompt.
-        result: How it ended.
+        result: The result of the child.
         dropped: The files that it had written; a stopped child hands none over.
         shares: Whether it got less than it might have got without the other tasks of the call.
     """

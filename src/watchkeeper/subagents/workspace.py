@@ -173,7 +173,7 @@ def told(
 
     Args:
         prompt: The subagent's.
-        task: What it is to do.
+        task: The task of the child.
         snapshot: The state that it starts with.
         has_files: Whether it can write files, so that it has to know which of them are kept.
 

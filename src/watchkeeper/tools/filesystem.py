@@ -355,7 +355,7 @@ class Filesystem(ABC):
         """Append text to a file, or make the file; the existing content is neither read nor written.
 
         Raises:
-            FilesystemError: As `write_text`.
+            FilesystemError: In the same cases as `write_text`.
         """
         place, data = normal_path(path), _encoded(path, text)
         with self._lock:

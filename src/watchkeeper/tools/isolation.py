@@ -274,7 +274,7 @@ class ProcessPipes:
         """Start nothing yet.
 
         Args:
-            order: What the worker is told.
+            order: The bytes that tell the worker which function to call.
             grace: Seconds between TERM and KILL.
         """
         self._grace = grace
@@ -493,7 +493,7 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
 
     Args:
         arguments: The program, found on the PATH or, with a slash in it, from the folder; then its arguments.
-        folder: Where it runs.
+        folder: The working folder of the command.
         seconds: How long it may take before it is ended.
         clock: Measures this time.
 

@@ -170,9 +170,9 @@ class Tool:
     """A function with what a model and the runtime need to know about it; made by `tool`.
 
     Attributes:
-        name: As the model writes it.
-        description: What the model is told.
-        params_type: What the arguments become.
+        name: The name that the model writes in a call.
+        description: The description that the model gets.
+        params_type: The type into which the arguments are decoded.
         handler: The function.
         takes_context: Whether it asks for a `ToolContext`.
         spreads: Whether each argument is a parameter of its own.
@@ -183,7 +183,7 @@ class Tool:
         isolation: How it runs in a process of its own, or None if it runs in this one.
         fresh: Defaults of which each call gets a copy of its own.
         schema: JSON Schema of the arguments; made from their type by default.
-        spec: What a model is told.
+        spec: Name, description and schema, as a model gets them.
     """
 
     name: str
@@ -221,7 +221,7 @@ class Tool:
         """Call the function and wrap what it returns; what it raises passes through.
 
         Args:
-            params: What `decode` returned.
+            params: The value that `decode` returned.
             context: Handed on if the function asks for it.
 
         Returns:
