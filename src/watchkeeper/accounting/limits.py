@@ -165,7 +165,7 @@ class Limits:
         return Deadline.after(given, clock) if isinstance(given, timedelta) else cast("Deadline | None", given)
 
     def ceiling(self, name: str) -> int | None:
-        """Return a numeric ceiling by its field name (``max_cost_nanos`` for money), or None if it is lifted."""
+        """Return a numeric ceiling by its field name (``max_cost_nanos`` for money), or None if there is none."""
         return cast("int | None", getattr(self, name))
 
     def describe(self) -> str:

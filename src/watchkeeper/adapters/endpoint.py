@@ -434,7 +434,7 @@ class Kept(Generic[T]):
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start with an empty cache."""
         self._entries: dict[tuple[int, ...], tuple[tuple[object, ...], T]] = {}
 
     def get(self, make: Callable[[], T], *objects: object) -> T:

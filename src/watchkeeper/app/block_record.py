@@ -79,7 +79,7 @@ class StoreTerms:
     Attributes:
         store: The store that gets the record.
         on_failure: What follows a failure of the store.
-        name: What the block is called; empty for the place of its code.
+        name: Name of the block; empty for the file and line of its code.
     """
 
     store: RunStore | StoreLike = DEFAULT

@@ -124,18 +124,18 @@ def contained(
     """Return a decorator and context manager, sync and async, that contains the model calls made inside.
 
     Args:
-        limits: All ceilings in one value, instead of single ones. Nothing is kept back for a landing turn, which a
-            block does not have, and ``max_turns`` counts nothing here.
+        limits: All ceilings in one value, instead of single ones. A block has no landing turn, so nothing is
+            reserved for one, and ``max_turns`` has no effect here.
         pipeline: Hooks that are asked about every call and every address.
         circuit_breaker: Keeps calls away from a provider that is down.
         prices: The caller's own prices by ``provider:model`` or model; they win over the price list.
-        max_part_tokens: The most input tokens that one part may cost whose bytes do not bound it: an image, a file, a
-            stored conversation, a tool that the provider runs. Without it such requests are refused under a ceiling
-            on cost or tokens.
+        max_part_tokens: Upper bound of the input tokens of a part whose size in bytes does not bound them: an image, a
+            file, a stored conversation, a tool that the provider runs. Without this value a request with such a part
+            is refused under a ceiling on cost or tokens.
         uncounted: What happens to a model request that cannot be counted (images, batches, an unknown interface).
             "refuse" is the default where a ceiling on cost or tokens is named, here or around. "allow" lets it pass as
             a step and a tool call of unknown cost. "allow" is also the default where only the default ceilings hold.
-        ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
+        ledger: The ledger, or its file, that keeps what is spent, so that other processes and later runs count it. By
             default a file in the user's data folder if an account is named, else this process's memory.
         store: Where a record of each block is written while it goes on, as for a run: the user's data folder by
             default, a path, or None. A block inside a run or another block is recorded where that is.
@@ -295,7 +295,7 @@ class Contained:
         return self._block
 
     def move(self, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
-        """Go on in another task."""
+        """Let the deadline, and an abort, interrupt the task ``new`` instead of ``old``."""
         if self._block is not None:
             self._block.move(old, new)
 
@@ -378,7 +378,7 @@ class Place(NamedTuple):
     """What a block is opened in.
 
     Attributes:
-        outer: The block in force there; None outside of all, and for one that stands apart.
+        outer: The enclosing block; None if there is none, or if this block is independent of it.
         around: The context and the run there.
     """
 
@@ -386,7 +386,7 @@ class Place(NamedTuple):
     around: Surrounding
 
     def named(self, terms: Terms) -> NamedFiles:
-        """Return what names the files that a block opens here: one inside another uses those of the outer one."""
+        """Return the ledger and store files that a block opens here; an inner block uses those of the outer one."""
         store = None if terms.record.followed(self.around) is not None else terms.record.store
         return NamedFiles(None if self.outer is not None else terms.ledger, store, terms.limits, terms.clock)
 
@@ -436,7 +436,7 @@ class Block:
         self._guard = Guard(self.context, task, self._clock)
 
     def move(self, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
-        """Go on in another task."""
+        """Let the deadline, and an abort, interrupt the task ``new`` instead of ``old``."""
         if self._guard is not None:
             self._guard.move(old, new)
 
@@ -658,9 +658,10 @@ def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceO
 
 
 def is_consequence(error: BaseException | None) -> bool:
-    """Return whether an error may come from a refusal that code inside has swallowed; not if it ended an inner block.
+    """Return whether an error may follow from a refused call whose exception the code inside the block has swallowed.
 
-    Other frameworks gather their calls with ``return_exceptions=True``, and then take the refusal for an answer.
+    Other frameworks gather their calls with ``return_exceptions=True`` and then treat the refusal as an answer. A
+    RunStoppedError does not count: an inner block has already reported it.
     """
     return isinstance(error, Exception) and not isinstance(error, RunStoppedError)
 

@@ -118,10 +118,10 @@ class RunModels(msgspec.Struct, frozen=True):
 
     Attributes:
         first: The model that is asked first.
-        fallback: Who takes over, in this order, when the one in use cannot answer.
-        cheaper: Who takes over where a hook says DEGRADE; None if none is named.
-        escalations: By source of advice, who takes over if it is not heeded.
-        children: Who answers in child runs, by what the template names them with: a string, ``provider:name`` or an
+        fallback: The models that take over, in this order, when the one in use cannot answer.
+        cheaper: The model that takes over if a hook answers DEGRADE; None if none is named.
+        escalations: By source of advice, the model that takes over if the advice is not followed.
+        children: The models of child runs, by their names in the template: a string, ``provider:name`` or an
             `Adapter`.
     """
 

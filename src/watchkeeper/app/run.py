@@ -63,7 +63,7 @@ OUTAGE: Final = 600.0
 """Seconds without an answer, all items together, after which a provider counts as gone for good."""
 
 CEILINGS_OVER_ALL: Final = frozenset(("deadline", "account_limit", *BY_FIELD)) - {"max_turns"}
-"""The limits that hold for all items together; a stop can name others, such as the model's context."""
+"""The limits that can hold for all items together; a stop can also name something else, such as the context window."""
 
 CONCURRENCY: Final = 4
 LABEL_CHARS: Final = 200

@@ -200,7 +200,7 @@ def limits_from(settings: Settings, base: Limits = Limits()) -> Limits:
 
 
 def check_values(settings: Settings) -> None:
-    """Refuse values of settings that are wrong whatever the agent is that they are for.
+    """Refuse values of settings that are wrong for every agent.
 
     Raises:
         ConfigurationError: Naming the value and where it was written.

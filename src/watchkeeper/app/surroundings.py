@@ -49,9 +49,9 @@ class Surroundings(msgspec.Struct, frozen=True):
     Attributes:
         models: The model in use, the fallback models, the cheaper one.
         breakers: Circuit breakers for providers that are down, or None.
-        events: Where events go for the caller, or None.
-        record: What writes envelopes to the store, each with the id of its run, or None.
-        records: Where envelopes go for the caller, each with the id of its run.
+        events: Passes events to the caller's ``on_event``, or None.
+        record: Writes envelopes to the store, each with the id of its run; or None.
+        records: Passes envelopes to the caller's ``on_record``, each with the id of its run.
         ledger: The ledger of what is spent; None for memory, or for the ledger of the enclosing scope.
         above: Forwards events to the store and the ``on_record`` of the run around, if they go there.
     """

@@ -220,7 +220,7 @@ class Children:
     __slots__ = ("_execute", "_loop", "at_the_end", "family")
 
     def __init__(self, family: Family, execute: Execute) -> None:
-        """Start children below the run of ``family``, with the function that runs it, on the loop that runs it."""
+        """Start child runs of the run of ``family``; ``execute`` runs each of them on the loop that runs now."""
         self.family = family
         self.at_the_end = False
         self._execute = execute
@@ -260,7 +260,7 @@ class Children:
         stopped = parent.gate.work_stop is not None and run.result.stop is not None
         slice_ = self._kept()
         if task.kind == "verdict" and stopped and slice_ is not None and run.result.usage.model_calls == 0:
-            # The work ended meanwhile; the verdict has a reservation of its own, so it is tried again with that.
+            # The parent's work was stopped meanwhile; the verdict has its own reservation and is tried again with it.
             return await self._start_below(slice_, task, scope)
         return run
 
@@ -290,7 +290,7 @@ class Children:
         return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else scope.gate
 
     def _kept(self) -> ExecutionContext | None:
-        """Return the gate reserved for the verdict, but only while the answer is checked; no other child may use it."""
+        """Return the gate reserved for the verdict, while the answer is checked; only a verdict may use it. Else None."""
         return self.family.verdict_gate if self.at_the_end else None
 
     async def _start_below(
@@ -420,9 +420,10 @@ def record_end(
     ended: RunResult[Any] | ManyResult[Any] | Stop | None,
     said: str = "",
 ) -> None:
-    """Write on the parent's log how the child ended: its result, or the stop that broke it off.
+    """Record on the parent's log how the child ended.
 
-    A contained block has no result: it is given its stop or None, and how it ended in words.
+    ``ended`` is the child's result, or the stop that ended it without one. For a contained block, which has no result,
+    it is the stop or None, and ``said`` describes the end in words.
     """
     duration = (child.clock.monotonic() - about.began) * 1000
     usage = child.gate.usage
@@ -522,7 +523,7 @@ def run_of(gate: ExecutionContext) -> RunScope | None:
 
 @contextmanager
 def going_on(scope: RunScope) -> Generator[None]:
-    """Let a run be found by its gate while the block runs."""
+    """Register a run while the block runs, so that it can be found by its gate."""
     with _lock:
         _going_on[scope.run_context.run_id] = scope
     try:

@@ -150,7 +150,7 @@ def checked(order: Order) -> Checked:
         alone = {"--first": order.first, "--concurrency": order.concurrency, "--skip-bad": order.skip_bad or None}
         for name, value in alone.items():
             if value is not None:
-                raise ConfigurationError(f"{name} goes with --each PATTERN")
+                raise ConfigurationError(f"{name} needs --each PATTERN")
     program = None if order.notify is None else parse_command(order.notify)
     settings = settings_here(order.given)
     check_values(settings)
@@ -376,7 +376,7 @@ def where_to_look(run_id: UUID | str, store: RunStore | None, settings: Settings
 
 
 def report_with(after: Callable[[], Any], console: Console) -> int:
-    """Let the agent's own function report on the result; return the exit code of that."""
+    """Let the agent's own function report on the result; return the exit code that follows from its outcome."""
     try:
         said = after()
     except KeyboardInterrupt:

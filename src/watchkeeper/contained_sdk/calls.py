@@ -519,7 +519,7 @@ def module_of(value: Any) -> Any:
 
 
 def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
-    """Return the request to send for one admitted attempt, with the cap that was granted and no longer timeouts."""
+    """Return the request to send for one admitted attempt, with the granted output cap and shortened timeouts."""
     httpx = module_of(request)
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
@@ -546,7 +546,7 @@ def unencoded(request: Any) -> Any:
 
 
 def as_whole(request: Any, response: Any, content: bytes) -> Any:
-    """Return a response that is here as a whole, unpacked."""
+    """Return a response whose whole body has been read, unpacked."""
     httpx = module_of(request)
     headers = httpx.Headers(response.headers)
     if encoding_of(response):
@@ -581,7 +581,7 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
 
 @contextmanager
 def translated(request: Any, provider: str) -> Generator[None]:
-    """Turn the transport's errors into ours; the original is the cause, and ``billed`` is set."""
+    """Turn the transport's errors into `ProviderError`; the original is the cause, and ``billed`` is set."""
     httpx = module_of(request)
     try:
         yield

@@ -40,7 +40,7 @@ UNSIZED: Final = re.compile(
 """Types of parts whose size in bytes gives no bound on their tokens."""
 
 REFERENCE: Final = frozenset({"id", "type"})
-"""What an item of a conversation has at most that stands for a stored one; its type may be left out."""
+"""The only fields of an item that refers to a stored item of a conversation; its type may be missing."""
 
 KINDS: Final = re.compile(rb'"type"\s*:\s*"(?:input_)?(audio|image|video)|"(audio)"\s*:\s*\{\s*"id"')
 """Parts that are no text, and sound that the provider keeps."""
@@ -210,7 +210,7 @@ class SentRequest:
 
 
 def stands_for_more(message: dict[str, Any]) -> bool:
-    """Return whether a message, or the sound in it, is only named, because the provider keeps it."""
+    """Return whether a message, or the audio in it, is only an id of what the provider stores."""
     return ("id" in message and message.keys() <= REFERENCE) or isinstance(message.get("audio"), dict)
 
 
@@ -268,7 +268,7 @@ class Told(msgspec.Struct):
 
     @property
     def pending(self) -> bool:
-        """Whether a whole answer is not the last word: it says so, or there is nothing of an answer in it."""
+        """Whether a whole answer is not final: it says so, or it has no parts of an answer."""
         parts = (self.usage, self.choices, self.output, self.content, self.data, self.error)
         return self.status in PENDING or all(part is None for part in parts)
 

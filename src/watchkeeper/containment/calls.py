@@ -282,11 +282,11 @@ class ContextCalls:
     def begin_guarded(
         self, guarded: GuardedCall, event: SafetyEvent | None, *, answered: bool = True
     ) -> InFlightCall | Outcome[Any]:
-        """Begin a call that was admitted, or refuse it after all.
+        """Begin an admitted call, or refuse it because of a hook, the breaker or the time.
 
         Args:
             guarded: The call.
-            event: What the pipeline said against it, if it did.
+            event: The pipeline's refusal, or None.
             answered: Whether the pipeline answered at all in the time it had.
         """
         request, outer, now = guarded.request, CURRENT_CALL.get(), self.clock.monotonic()
@@ -358,12 +358,12 @@ class ContextCalls:
         return None if event is None else stop_of_egress(event)
 
     def egress_event(self, url: str, method: str) -> SafetyEvent | None:
-        """Ask the hooks about a request of the code that runs here; return what they said against it."""
+        """Ask the hooks about a request of the code that runs here; return their refusal, or None."""
         inside = CURRENT_CALL.get()
         return self.ask_egress(inside.nearest_guarded() if inside else None, url, method)
 
     def ask_egress(self, inside: GuardedCall | None, url: str, method: str) -> SafetyEvent | None:
-        """Ask the hooks about a request made inside a call, or outside of any; record what they said against it."""
+        """Ask the hooks about a request made inside a call, or outside of any; record their refusal."""
         guards = None if self._guards is None else self._guards.left_to_ask()
         event = None if guards is None else guards.egress(inside, url, method)
         if event is not None:
@@ -463,12 +463,12 @@ class ContextCalls:
                 call.interrupt("deadline")
 
     def land(self, stop: Stop) -> None:
-        """End the work; what is under way goes on."""
+        """End the work; calls in flight go on."""
         if self.ledger.latch(self.account, stop, True, self.clock.monotonic()):
             self.report_stop(stop)
 
     def abort(self, reason: str) -> None:
-        """Stop everything; called when the context's token is cancelled: by somebody, or because the time is over."""
+        """Stop everything; called when the context's token is cancelled, by a caller or because the time is over."""
         now = self.clock.monotonic()
         heed_wall(self.account, self.clock, now)
         if reason == TIME_IS_OVER and now >= self.account.deadline_at:
@@ -484,7 +484,7 @@ class ContextCalls:
             self.snapshot_at_stop = self.snapshot_at_stop or self.snapshot()
 
     def close(self) -> None:
-        """Admit nothing any more, interrupt what is under way, and give back what is held."""
+        """Admit no more calls, interrupt those in flight, and give back their reservations."""
         self.closed = self.incidents.ended = True
         if self._alarm is not None:
             self._alarm.cancel()

@@ -141,7 +141,7 @@ def current() -> Any:
     if place.context is None or place.context.is_closed:
         raise ConfigurationError(
             f"this was started inside {place.name}, which is closed by now, so nothing is started; start it while that"
-            " is open, or say parent=None, so that it stands apart"
+            " is open, or pass parent=None to make it independent"
         )
     return place.context
 

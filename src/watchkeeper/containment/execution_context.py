@@ -154,7 +154,7 @@ class ExecutionContext:
         Args:
             config: What the chain may spend: an `ExecutionConfig` (hard stops) or `Limits` (with landing).
             pipeline: Hooks that are asked about every model call and tool call; limits only, if None.
-            metadata: Who the chain belongs to; fresh ids if None.
+            metadata: Names and ids of the chain and its owner; fresh ids if None.
             circuit_breaker: One for all calls of the chain, or one for each provider; may be shared between chains.
             ledger: Where reservations are kept; in this process's memory, for this chain alone, by default.
             clock: The source of time.
@@ -211,7 +211,7 @@ class ExecutionContext:
 
         Args:
             account: The account with the figures of the context.
-            tree: What it shares with the others of its tree.
+            tree: The values that all contexts of its tree share.
             incidents: The list of its safety events.
             parent: The context above, or None.
         """
@@ -278,8 +278,8 @@ class ExecutionContext:
     def split(self, weights: Mapping[str, float]) -> dict[str, ExecutionContext]:
         """Divide all that is left here among new contexts, by weight and in one atomic step.
 
-        Shares are rounded down; what rounds off stays here, as do tool calls and retries that are too few to share. One
-        whose share of money, tokens or steps is nothing is stopped from the start.
+        Shares are rounded down; the remainder stays here, as do tool calls and retries that are too few to share. A new
+        context whose share of money, tokens or steps is 0 is stopped from the start.
 
         Args:
             weights: By name, how much of the whole each is to get: ``{"research": 3, "writing": 1}``.

@@ -43,7 +43,7 @@ class Asking(msgspec.Struct, eq=False):
 
     Attributes:
         guards: The guards that ask the question.
-        demand: What the call in question holds until the answer; None if there is no call.
+        demand: The demand with the call's reservation until the answer; None if there is no call.
         is_answered: Whether it is over; tasks and threads that a hook started may go on.
     """
 
@@ -251,7 +251,7 @@ class GuardedCall(msgspec.Struct, eq=False):
     # --- before the call ----------------------------------------------------------------------------------------------
 
     def review(self) -> SafetyEvent | None:
-        """Ask the pipelines; return what one of them said against the call."""
+        """Ask the pipelines; return the refusal of one of them, or None."""
         refused = self.above.review() if self.above is not None else None
         if refused is not None:
             return refused
@@ -318,7 +318,7 @@ class GuardedCall(msgspec.Struct, eq=False):
             self.guards.pipeline.release(self.ctx)
 
     def answered_late(self, value: object, error: BaseException | None) -> None:
-        """Give back what a hook has counted for a call that did not wait for its answer."""
+        """Undo what a hook has counted for a call that no longer waits for the hook's answer."""
         self.release()
 
     # --- after the call -----------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ class GuardedCall(msgspec.Struct, eq=False):
     def settle(
         self, charge: Charge, error: BaseException | None, *, succeeded: bool, failed: bool
     ) -> tuple[SafetyEvent, Account] | None:
-        """Tell breaker and hooks how the call ended; return what a hook said against going on, and what that concerns.
+        """Tell breaker and hooks how the call ended; return a hook's stop of the calls that follow, and its account.
 
         Args:
             charge: The cost of the call.
@@ -371,7 +371,7 @@ class GuardedCall(msgspec.Struct, eq=False):
         return None if event is None else (event, guards.account)
 
     def answered(self, response: Any) -> SafetyEvent | None:
-        """Show the hooks what a model answered; return what one of them said against it."""
+        """Show the hooks a model's answer; return the refusal of one of them, or None."""
         refused = self.above.answered(response) if self.above is not None else None
         if not self.guards.asked_about_answers or self.ctx.kind != "llm":
             return refused

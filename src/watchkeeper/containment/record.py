@@ -312,7 +312,7 @@ class Incidents:
     """An append-only list of safety events, and its listener.
 
     Attributes:
-        metadata: Names and identifiers of the chain.
+        metadata: Names and ids of the chain and its owner.
         listener: Told of every event, once.
         witness: Told of every event and of every call, here and in the contexts that are opened below; or None.
         events: The events, including those of the contexts below.
@@ -459,7 +459,7 @@ class ContextSnapshot:
         usage: Everything it and its children used.
         stop: What ended it, or what ended its work, in full.
         parent_id: The chain around it, in which it counts, too; None for an outermost one.
-        apart: Whether it was made inside another context and stands apart from it: ``parent=None``.
+        apart: Whether it was made inside another context but is independent of it (``parent=None``).
         calls_refused: Its calls that were refused. A stop is one event, however many calls it refuses.
     """
 

@@ -35,7 +35,7 @@ class Bell(threading.Event):
         return self._is_rung
 
     def set(self) -> None:
-        """Wake whoever waits; harmless if it is set already."""
+        """Wake the waiting thread; no effect if it is set already."""
         self._is_rung = True
         with suppress(RuntimeError):  # released before
             self._turn.release()

@@ -104,7 +104,8 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 _ROUNDS: Final = 20
-"""Loop turns for which a sleeper lets others run before it moves the clock: one for each await in a chain of awaits."""
+"""Turns of the loop that a sleeper waits before it advances the clock, so that other tasks run first; a chain of
+awaits needs one turn for each await."""
 
 
 @dataclass(slots=True, eq=False)

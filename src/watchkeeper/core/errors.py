@@ -336,8 +336,8 @@ class Stop:
 
     Attributes:
         reason: One of the known reasons.
-        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer``, ``store`` or
-            ``caller``.
+        source: The part that decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer``, ``store``
+            or ``caller``.
         limit: Name of the limit that was reached (a field of Limits), if one was.
         value: The ceiling, as text with its unit ("$2.00", "1h", "500,000 tokens").
         message: One sentence for a person.

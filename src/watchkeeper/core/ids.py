@@ -78,7 +78,7 @@ class RunContext(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         run_id: Unique to this run.
-        request_id: What the caller asked for; shared by all runs that serve it.
+        request_id: Id of the caller's request; shared by all runs that serve it.
         session_id: The session the run writes to.
         attempt: 1 for the first try of a stored run.
         worker_id: Id of the worker that runs it.

@@ -56,7 +56,7 @@ LARGEST_SHARE: Final = 1 / 6
 """Share of the room that one message may take where the middle is left out."""
 
 NOTE_BYTES: Final = 80
-"""Room for a note of what is left out."""
+"""Bytes reserved for the note that names what is left out."""
 
 SEPARATOR: Final = "\n\n"
 
@@ -268,16 +268,16 @@ TIME_SHARE: Final = 0.3
 LEAST_TIME: Final = timedelta(seconds=1)
 
 LARGEST_SEGMENT: Final = 0.75
-"""Share of the room for a conversation that a new segment may take: more would be full again too soon."""
+"""Share of the room for a conversation that a new segment may take; with more, the context would soon be full again."""
 
 KEPT_SHARE: Final = 0.2
-"""Share of that room for the newest messages, as they are."""
+"""Share of the room for a conversation that the newest messages, kept unchanged, may take."""
 
 TASK_SHARE: Final = 0.25
-"""Share of what the child reads that the task may take."""
+"""Share of the text for the child run that the task may take."""
 
 MARGIN: Final = 0.9
-"""Share of the window that is counted on, because sizes are guesses until the provider has counted."""
+"""Share of the window that is used, because sizes are estimates until the provider has counted."""
 
 LEAST_READ: Final = 1_000
 """Minimum bytes of a conversation that the child must be able to read for a useful summary."""
@@ -292,7 +292,7 @@ THINNEST: Final = 0.25
 
 
 class NoSummaryError(Exception):
-    """The conversation cannot be compacted; says why."""
+    """The conversation cannot be compacted; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

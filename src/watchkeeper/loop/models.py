@@ -84,7 +84,7 @@ class InputBound:
         return self._known
 
     def _begin_segment(self, transcript: Transcript) -> None:
-        """Count a new segment: the provider has counted none of it yet, nor what its messages send back unchanged."""
+        """Count a new segment: the provider has counted neither its messages nor the data that they send back."""
         self._segment = transcript.segment
         self._learned = None
         self._counted = self._most = 0
@@ -249,7 +249,7 @@ class ModelInUse:
         degraded: Whether it is the cheaper model that hooks may ask for.
         cap: Output cap of its replies.
         landing_cap: The same for a landing turn.
-        request: What is the same in all its requests.
+        request: The parts that are the same in all its requests.
         bound: The upper bound of its input.
     """
 

@@ -309,7 +309,7 @@ class Oversight:
             source.grave = 0
 
     def _named(self, *names: str) -> Sequence[Source]:
-        """Return the named sources that this run has: an earlier run of the session may have had others."""
+        """Return the sources with these names, without those that only an earlier run of the session had."""
         return [self._by_name[name] for name in names if name in self._by_name]
 
 

@@ -136,7 +136,7 @@ class EvaluateOptions(TypedDict, total=False):
         session: Where to record; a fresh session by default. A `Budget` in it tightens the limits.
         bus: A second dispatcher for the events, besides the session's own.
         deadline: When it must be over: with a time zone, and at least a second from now.
-        budget: What it may spend.
+        budget: The limits of the evaluation.
         budget_tracker: A budget that is shared with other evaluations; what is used is added to it.
         run_context: Identifiers to run under; fresh ones by default.
         parse_output: Whether to read the final text as the prompt's output type; True by default.

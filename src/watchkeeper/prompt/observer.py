@@ -55,7 +55,7 @@ TREND_SPAN: Final = 3
 
 
 class _OfSession(msgspec.Struct, frozen=True):
-    """What is given first to every context of a source: the session, by position."""
+    """The first positional argument of every context of a source: the session."""
 
     session: Session
 

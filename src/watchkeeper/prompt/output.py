@@ -37,7 +37,7 @@ WRAPPED: Final = "value"
 """Field that holds an answer which is not an object by itself."""
 
 MOST_VALUES: Final = 150_000
-"""Most values in an answer; no model writes so many."""
+"""Maximum number of values in an answer; no model writes as many."""
 
 _MOST_ATTEMPTS: Final = 64
 _MOST_READ: Final = 8_000_000

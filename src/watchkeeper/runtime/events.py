@@ -44,8 +44,8 @@ class RunStarted(msgspec.Struct, frozen=True):
         started_at: The time of the start.
         item: Which item of a run over many this is, if it is one.
         parent_run_id: The run over many that it belongs to, or inside which it was started, if there is one.
-        fallback: Who takes over when the model cannot answer, as ``provider:name``, in order.
-        apart: Whether it was started inside a run, a block or a context and stands apart from it: ``parent=None``.
+        fallback: The models that take over when the model cannot answer, as ``provider:name``, in order.
+        apart: Whether it was started inside a run, a block or a context but is independent of it (``parent=None``).
         limit_values: The same limits as values; None in a log that was written before there were any.
     """
 
@@ -128,7 +128,7 @@ class CallEnded(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``llm`` for a model call; ``tool`` for any other, also a model request whose cost cannot be counted.
         name: The model, or the label of the call.
-        provider: Who was asked; empty if nobody was named.
+        provider: Name of the provider that was asked; empty if it is not known.
         status: ``ok``, ``error``, ``timeout``, ``aborted``, or ``halted`` if it was refused.
         usage: Tokens, as they were charged.
         cost_nanos: What was charged in nano-dollars; None if unknown.
@@ -277,9 +277,9 @@ class ManyStarted:
         items: The items' labels, in order.
         concurrency: How many run at once.
         started_at: The time of the start.
-        fallback: Who takes over when the model cannot answer, in order.
+        fallback: The models that take over when the model cannot answer, in order.
         parent_run_id: The run inside which it was started, if there is one.
-        apart: Whether it was started inside a run, a block or a context and stands apart from it: ``parent=None``.
+        apart: Whether it was started inside a run, a block or a context but is independent of it (``parent=None``).
         limit_values: The same limits as values; None in a log that was written before there were any.
     """
 
@@ -347,7 +347,7 @@ class SourceRan:
         source: Its name.
         outcome: ``advised``; ``silent``, after advice that counted for an escalation; ``failed``; or ``overran`` its
             time limit: it is then off for the rest of the run.
-        advice: What it said, or None.
+        advice: The advice of the source, or None.
         error: What it raised, or how long it took.
         marks: How many shares of its ``at_limit_share`` were passed at that moment, each counted for every limit.
     """
@@ -368,7 +368,7 @@ class ObserversRan:
         call_index: Tool calls so far.
         runs: Those that spoke or failed, in the order in which they were asked.
         created_at: The time of the event.
-        told: Whose advice was appended to the conversation, in the order of the template.
+        told: Names of the sources whose advice was appended to the conversation, in the order of the template.
         text: What was appended: one block, as the agent is shown it; empty if nothing was.
         turn: The model turn before which it was appended; 0 if nothing was. If the run ended before that turn, a later
             run of the session reads it.
@@ -558,7 +558,7 @@ OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, E
 
 
 KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
-"""The slices that the engine's memory is a fold of: what one run did, and was told."""
+"""The slices of which the oversight engine's memory is a fold: what one run did, and what it was told."""
 
 
 DEFINED_ELSEWHERE: Final = (

@@ -67,13 +67,13 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
     Attributes:
         prompt: The rendered prompt, with its tools and output type.
         model: The model that answers.
-        checker: Who says whether the work is done, or None.
+        checker: The completion checker, or None.
         on_context_full: ``compact`` goes on with a summary, ``land`` takes a last turn, ``stop`` ends at once.
         parse_output: Whether the final text is parsed into the output type.
         on_delta: Where text goes as it arrives, or None.
-        fallback: Who takes over, in this order, when the model cannot answer.
-        cheaper: Who takes over where a hook says DEGRADE, or None; may be one of ``fallback``.
-        sources: Who advises the agent: observers, then feedback providers.
+        fallback: The models that take over, in this order, when the model cannot answer.
+        cheaper: The model that takes over if a hook answers DEGRADE, or None; may be one of ``fallback``.
+        sources: The observers, then the feedback providers, that advise the agent.
         escalations: By source, who takes over if its advice is not heeded.
         completion_rounds: How often "incomplete" may send the agent back to work.
         nested: What nested evaluations may do, or None for the defaults.
@@ -125,8 +125,8 @@ def refuse_model_switches(template: PromptTemplate[Any], who: str, instead: str)
 
     Args:
         template: The template whose sources are checked.
-        who: What has only one model, for the message.
-        instead: What the message recommends to use.
+        who: The thing that has only one model, for the message.
+        instead: The recommended replacement, for the message.
 
     Raises:
         ConfigurationError: Naming the source.

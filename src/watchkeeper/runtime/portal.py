@@ -322,7 +322,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     """Run the loop for as long as the process lives.
 
     asyncio raises a task's SystemExit or KeyboardInterrupt out of the loop, and also in the code that awaits the task.
-    It must not end the other runs, nor later ones.
+    That exception must end neither the other runs nor later ones, so the loop is started again.
     """
     while True:
         with suppress(SystemExit, KeyboardInterrupt):

@@ -70,7 +70,7 @@ def behind(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> _Shared:
 
 
 def is_drawn_from(tracker: BudgetTracker, gate: ExecutionContext) -> bool:
-    """Return whether a gate's usage is counted in a tracker already: by the tracker's gate, or by a run above."""
+    """Return whether a tracker already counts a gate's usage: by the tracker's own gate, or by a run above."""
     with _lock:
         shared = _shared.get(tracker)
         above = [] if shared is None else [shared.gate, *shared.drawing]

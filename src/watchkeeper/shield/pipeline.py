@@ -223,7 +223,7 @@ class ShieldPipeline:
         return bool(self._asked[method])
 
     def blocks_for(self, method: str) -> float | None:
-        """Return for how many seconds the hooks of a method may block; None if none of them has ``blocks_for``."""
+        """Return the seconds for which the hooks of a method may block; None if none of them has ``blocks_for``."""
         seconds = [getattr(asked.hook, "blocks_for", None) for asked in self._asked[method]]
         waits = [duration(wait, "blocks_for").total_seconds() for wait in seconds if wait is not None]
         return sum(waits) + self._hook_timeout if waits else None

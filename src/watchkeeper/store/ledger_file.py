@@ -633,7 +633,7 @@ def settle_by_hand(
     Args:
         path: The ledger's file.
         call: The id of the call; its beginning is enough if no other call has it.
-        cost_nanos: What it cost, in nano-dollars.
+        cost_nanos: Its cost in nano-dollars.
         tokens: Tokens that it used; None keeps the presumed tokens.
         clock: Says which leases are over.
 

@@ -199,7 +199,7 @@ class StoredRun:
 
     @property
     def is_block(self) -> bool:
-        """Whether it is a contained block, and no run of ours."""
+        """Whether it is a contained block instead of a run."""
         return self.model == BLOCK
 
     def sentence(self, note: str = "") -> str:

@@ -139,7 +139,7 @@ class SqliteLedger:
         except StoreError as error:
             if carves or not self._may_become_free(error):
                 raise
-        # Without a carved amount nothing has to be decided; the first admission writes what is kept for landing.
+        # Without a carved amount there is nothing to decide; the first admission writes the reservation for landing.
         with self._exclusive():
             return self._figures.record(shared, act)
 
@@ -511,7 +511,7 @@ class SqliteLedger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Shut it down."""
+        """Shut the ledger down."""
         self.shutdown()
 
     def __del__(self) -> None:
@@ -561,11 +561,11 @@ class LedgerThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """Tend at once."""
+        """Let the thread look at its ledger now."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Let the thread end; returns at once."""
+        """Tell the thread to end; return at once."""
         self._stopped = True
         self._woken.set()
 

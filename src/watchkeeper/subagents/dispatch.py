@@ -108,7 +108,7 @@ class SubagentSettings:
     """What the children of one prompt get; None means the value for all children of the section.
 
     Attributes:
-        model: Who answers: a model, or the name of one.
+        model: The model that answers, or its name.
         limits: Their ceilings, each.
         hydrate: Called on a worker thread with a child's session, before the child runs; the session holds the parent's
             state, and the function may derive more state from it.
@@ -142,7 +142,7 @@ class SubagentSettings:
             )
 
     def over(self, other: SubagentSettings) -> SubagentSettings:
-        """Return these settings, with those of ``other`` in the place of what is None."""
+        """Return these settings; each one that is None here is taken from ``other``."""
         return SubagentSettings(
             other.model if self.model is None else self.model,
             other.limits if self.limits is None else self.limits,
@@ -223,9 +223,9 @@ class Dispatch:
 
     Attributes:
         registry: The prompts that may be dispatched.
-        session: Whose state children start from; that of the run by default.
+        session: The session with whose state children start; that of the run by default.
         every: The settings of all children.
-        settings: What those of one prompt get, by ``ns/key``.
+        settings: The settings of the children of one prompt, by ``ns/key``.
         share: How much of what the parent has left the children of a call get, where no limits are given.
         max_depth: How many subagents may be nested.
         max_parallel: How many of one call run at once.
@@ -441,7 +441,7 @@ def collected(
     """Return the result of a child that completed its work, and hand its artifacts over to the parent.
 
     Raises:
-        DispatchSubagentError: If its structured output has no JSON form; then nothing of its files is handed over.
+        DispatchSubagentError: If its structured output has no JSON form; then none of its files is handed over.
     """
     output = None if isinstance(result.output, str) else as_json(task, result.output)
     recorded = recorded_artifacts(result, snapshot)
@@ -471,7 +471,7 @@ def outlook(result: RunResult[Any], *, shares: bool) -> str:
 
     Args:
         result: The result of the child.
-        shares: Whether it got less than it might have got without the other tasks of the call.
+        shares: Whether the child had to share its limits with other tasks of the same call.
     """
     reason = None if result.stop is None else result.stop.reason
     if shares and reason in CEILINGS:
@@ -489,8 +489,8 @@ def failure(
     Args:
         name: ``ns/key`` of its prompt.
         result: The result of the child.
-        dropped: The files that it had written; a stopped child hands none over.
-        shares: Whether it got less than it might have got without the other tasks of the call.
+        dropped: The files that the child had written; a stopped child hands over no files.
+        shares: Whether the child had to share its limits with other tasks of the same call.
     """
     stop = result.stop
     why = "it has no output" if stop is None else stop.message.rstrip(".")
@@ -514,7 +514,7 @@ def failure(
 def broken(name: str, error: BaseException) -> DispatchSubagentError:
     """Return the error of a child that could not be started, or that was broken off.
 
-    A configuration that refuses the child, such as its depth, stays what it is while the run goes on.
+    A configuration that refuses the child, such as the maximum depth, does not change while the run goes on.
     """
     said = str(error).rstrip(".") or type(error).__name__
     text = f"The subagent {name} did not run to its end: {said}."

@@ -175,7 +175,7 @@ def fits(path: str, pattern: str) -> bool:
     parts = pattern.split("/")
     if parts[-1] == ANY_FOLDERS:
         parts.append("*")
-    places = _past_any_folders({0}, parts)  # positions in the pattern that the path so far can have reached
+    places = _past_any_folders({0}, parts)  # indices in the pattern that can match the part of the path read so far
     for name in path.split("/"):
         stay = {place for place in places if place < len(parts) and parts[place] == ANY_FOLDERS}
         step = {place + 1 for place in places - stay if place < len(parts) and fnmatchcase(name, parts[place])}

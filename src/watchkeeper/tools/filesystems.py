@@ -605,7 +605,7 @@ def _pass_on(earlier: os.stat_result, file: str | int) -> None:
     """
     made = os.stat(file)
     if (made.st_uid, made.st_gid) != (earlier.st_uid, earlier.st_gid):
-        for owner in (earlier.st_uid, -1):  # whoever may not give a file away may still give it to a group of his
+        for owner in (earlier.st_uid, -1):  # who may not change a file's owner may still set one of their own groups
             with suppress(OSError):
                 os.chown(file, owner, earlier.st_gid)
                 break

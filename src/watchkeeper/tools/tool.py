@@ -46,7 +46,7 @@ class Signature(msgspec.Struct, frozen=True):
 
     Attributes:
         params_type: Type of the arguments.
-        spreads: Whether each argument is a parameter of its own.
+        spreads: Whether each field of the arguments is passed as a parameter of its own.
         takes_context: Whether the function asks for the context.
         defaults: Defaults of single parameters that can be shown to a model.
         fresh: Defaults that a call could change; each call needs a copy of its own.
@@ -167,7 +167,7 @@ Handler = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function with what a model and the runtime need to know about it; made by `tool`.
+    """A function, and the facts about it that a model and the runtime need; made by `tool`.
 
     Attributes:
         name: The name that the model writes in a call.
@@ -175,13 +175,13 @@ class Tool:
         params_type: The type into which the arguments are decoded.
         handler: The function.
         takes_context: Whether it asks for a `ToolContext`.
-        spreads: Whether each argument is a parameter of its own.
+        spreads: Whether each field of the arguments is passed as a parameter of its own.
         is_async: Whether it is a coroutine function.
-        timeout: Seconds that one attempt may take, or None for what the run leaves.
+        timeout: Seconds that one attempt may take; None for the time that the run has left.
         retries: How often an attempt that crashed or was too slow is repeated.
         parallel_safe: Whether it may run beside the other calls of a turn.
         isolation: How it runs in a process of its own, or None if it runs in this one.
-        fresh: Defaults of which each call gets a copy of its own.
+        fresh: Default values of parameters; each call gets its own copies.
         schema: JSON Schema of the arguments; made from their type by default.
         spec: Name, description and schema, as a model gets them.
     """
