@@ -1,4 +1,4 @@
-"""One call at the gate: what is asked, the most that it may cost, what the answer is, what it did cost.
+"""One call at the gate: the request, the most that it may cost, the gate's verdict, and its real cost.
 
 An estimate must be a true upper bound: a ceiling holds as exactly as the estimates do. Money is whole nano-dollars.
 Most are made once per call, so they are msgspec structs: frozen, and ten times cheaper to build than a dataclass.

@@ -301,7 +301,7 @@ def check_base_url(base_url: str | None) -> None:
         usable = False
     if not usable:
         hold_url(base_url)
-        _, at, rest = base_url.rpartition("@")  # what stands before may be a password, and what is wrong
+        _, at, rest = base_url.rpartition("@")  # the part before it may be a password, also if that part is the error
         shown = redacted(f"{REDACTED}@{rest}" if at else base_url)
         raise ConfigurationError(f"base_url={shown!r} is no address: write it like 'http://localhost:8080/v1'")
 

@@ -296,7 +296,7 @@ RESPONSES: Final = Wire(
 
 
 class OpenAIResponsesModel(RemoteModel):
-    """A model behind Responses.
+    """A model that is reached through OpenAI's Responses.
 
     Args and errors are those of `RemoteModel`; the default ``api_key`` is ``OPENAI_API_KEY``, and ``base_url`` ends
     with ``/v1``.

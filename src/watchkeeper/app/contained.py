@@ -280,7 +280,7 @@ class Contained:
             await block.aleave(error)
 
     def _place(self) -> Place:
-        """Return what a block is opened in."""
+        """Return the place in which a block is opened."""
         self._check_unused()
         apart = self._terms.apart
         return Place(None if apart else in_force(), surrounding(apart=apart))
@@ -539,12 +539,12 @@ class Ending:
 
     @property
     def on_record(self) -> Stop | None:
-        """What the record says of why it did not end by itself."""
+        """The stop that the record gives as the reason of an early end; None if the block ended by itself."""
         failed = self.error if self.refused is None else self.refused.error
         return self.stop or (None if failed is None else broken_off(failed))
 
     def conclude(self, context: ExecutionContext) -> None:
-        """Raise what the block ends with in place of the error; nothing if that is the error itself."""
+        """Raise the exception that replaces the block's error; return if the error itself is to be raised."""
         refused, stop = self.refused, self.stop
         if refused is not None and refused.error is not None:
             raise refused.error from (refused if refusal_behind(self.error) is refused else self.error)

@@ -60,7 +60,7 @@ PER_ITEM: Final = replace(UNLIMITED, max_retries=DefaultRetries.EACH)
 others."""
 
 OUTAGE: Final = 600.0
-"""Seconds without an answer, all items together, after which a provider counts as gone for good."""
+"""Seconds without an answer, all items together, after which a provider counts as permanently down."""
 
 CEILINGS_OVER_ALL: Final = frozenset(("deadline", "account_limit", *BY_FIELD)) - {"max_turns"}
 """The limits that can hold for all items together; a stop can also name something else, such as the context window."""

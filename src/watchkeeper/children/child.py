@@ -91,7 +91,7 @@ _lock: Final = ModuleLock()
 
 
 def _forget() -> None:
-    """Leave all runs: none of them goes on in a forked process."""
+    """Forget all runs in a forked process, because none of them continues there."""
     _innermost.set(None)
     _going_on.clear()
 
@@ -290,7 +290,7 @@ class Children:
         return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else scope.gate
 
     def _kept(self) -> ExecutionContext | None:
-        """Return the gate reserved for the verdict, while the answer is checked; only a verdict may use it. Else None."""
+        """Return the gate reserved for the verdict while the answer is checked, else None; only a verdict uses it."""
         return self.family.verdict_gate if self.at_the_end else None
 
     async def _start_below(

@@ -253,7 +253,7 @@ COUNTS: Final = 10
 """How often the counter is printed."""
 
 FAILURES: Final = 20
-"""So many failed items are listed at the end."""
+"""Maximum number of failed items that are listed at the end."""
 
 LABEL_WIDTH: Final = 28
 CHILD_INDENT: Final = "    "

@@ -229,7 +229,7 @@ def _block_of(context: ExecutionContext, block: Containment | None, run: RunScop
 
 
 def _unknown(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
-    """Know no price: only runs and blocks have a list."""
+    """Return no price, because only runs and blocks have a price list."""
     return None
 
 

@@ -149,7 +149,7 @@ class SentRequest:
         self._fixed_unsized = at_provider + sum(map(self._given, (*wire.stored, *AT_THE_PROVIDER)))
 
     def _read_fallbacks(self) -> list[dict[str, Any]]:
-        """Return the models that the provider asks if the first one declines; a word stands for its own choice."""
+        """Return the models that the provider asks if the first one declines; plain text means that it chooses them."""
         told: str | list[str | dict[str, Any]] = self._get("fallbacks", str | list[str | dict[str, Any]]) or []
         if isinstance(told, str):
             return [{"model": f"what fallbacks={told!r} chooses"}]
@@ -159,8 +159,8 @@ class SentRequest:
         """Return an upper bound of the tokens of the text, and the number of parts whose bytes give no bound.
 
         Args:
-            known: How many messages, and with them everything fixed, the provider has counted before; they are left
-                out, but not what the provider may add by itself in each turn.
+            known: Number of messages that the provider has already counted. They and the fixed part are left out, but
+                not what the provider may add in each turn.
         """
         text, unsized = (FRAME_TOKENS if known else self._fixed_bytes), self._fixed_unsized
         for piece in self.pieces[known:]:

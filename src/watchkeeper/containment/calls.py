@@ -373,7 +373,7 @@ class ContextCalls:
     # --- refusals -----------------------------------------------------------------------------------------------------
 
     def _refuse(self, request: CallRequest, refused: Refused, outer: InFlightCall | None, now: float) -> Outcome[Any]:
-        """Record a call that may not run."""
+        """Record a refused call and return its outcome."""
         stop = refused.stop
         if stop is INHERITED:
             raise ConfigurationError(stop.message)
@@ -386,7 +386,7 @@ class ContextCalls:
         return Outcome(Decision.HALT, None, None, stop.reason, stop, node, admitted=False)
 
     def _record_refusal(self, request: CallRequest, reason: str, outer: InFlightCall | None, now: float) -> Node:
-        """Keep the node of a call that may not run."""
+        """Add the node of a refused call to the record."""
         ending = Ending(now, STATUS_OF_REFUSAL.get(reason, "halted"), 0, NO_TOKENS, 0, reason, None, None)
         parent = outer.node if outer else None
         node = Node(next(self._numbers), parent, request.kind, request.operation_name, now, ending)
@@ -565,7 +565,7 @@ def _tell(found: ref[ContextCalls]) -> None:
 
 
 def _tell_late(found: ref[ContextCalls]) -> None:
-    """Tell it once more, after the grace of what was interrupted."""
+    """Tell the context once more that its time is over, after the grace of its interrupted calls."""
     calls = found()
     if calls is not None:
         calls.tell_time(is_late=True)

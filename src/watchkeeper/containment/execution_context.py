@@ -251,10 +251,10 @@ class ExecutionContext:
     ) -> ExecutionContext:
         """Open a context below this one.
 
-        What its own ceilings allow is carved from what is left here, at most what is left, in one atomic step: no
-        other context can take it. ``limits`` of the child says what it got. Ceilings at their defaults carve nothing,
-        nor do counts that nothing here limits; everything that is not carved is shared. What the child spends counts
-        here too. Stops, aborts and the end of the work here reach it. Close it, so that its unused part is released.
+        The amounts that the child's own ceilings allow are carved from what is left here, in one atomic step: no other
+        context can take them. If less is left, the child gets less; its ``limits`` say how much. Ceilings at their
+        defaults and counts without a ceiling here are not carved; the child shares them. What the child spends counts
+        here too. Stops, aborts and the end of the work here reach it. Close it to release its unused part.
 
         Args:
             limits: Its own ceilings.
@@ -590,13 +590,13 @@ class ExecutionContext:
     def left(self) -> dict[str, int]:
         """Return what is left of every ceiling that binds here, by its field in `Limits`; ``max_cost_nanos`` for money.
 
-        What calls under way may still use, and what is reserved for others, is not left.
+        Reservations of calls in flight and of other contexts are already subtracted.
         """
         return {CEILINGS[count]: left.amount for count, left in left_of(self.account).items()}
 
     @property
     def is_booked(self) -> bool:
-        """Whether nothing is reserved any more for a call here or below; what is held for a landing is no call."""
+        """Whether no call here or below has a reservation any more; the reservation for landing does not count."""
         account = self.account
         return all(reserved <= held for reserved, held in zip(account.reserved, account.landing_hold, strict=True))
 

@@ -364,7 +364,7 @@ class Incidents:
 
         Args:
             event: The safety event.
-            lasting: Whether it is kept for good on this very record; above, it is an event like others.
+            lasting: Whether this record always keeps it; the records above treat it like any other event.
             from_above: Whether it came from above, where it is on record already.
 
         Raises:

@@ -11,7 +11,7 @@ import threading
 
 
 class ModuleLock:
-    """A reentrant lock for ``with``, for a module's own registers: each one is remembered for good."""
+    """A reentrant lock for ``with``, for a module's own registers; an instance is never garbage-collected."""
 
     __slots__ = ("_lock",)
 

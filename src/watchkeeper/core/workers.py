@@ -358,7 +358,7 @@ async def run_in_worker(
 
 
 async def _impatiently(future: asyncio.Future[T], patience: Patience) -> T:
-    """Wait for a future until patience ends."""
+    """Wait for a future until ``patience`` ends; then raise TimeoutError."""
     loop, clock = asyncio.get_running_loop(), patience.clock
     timer: Timer | None = None
 

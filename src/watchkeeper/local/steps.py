@@ -405,7 +405,7 @@ def description_of(part: Schema, definitions: Mapping[str, Schema]) -> str:
 
 
 def type_words(part: Any, definitions: Mapping[str, Schema], within: tuple[str, ...] = ()) -> str:
-    """Return a type in few words.
+    """Return a short description of a type.
 
     Args:
         part: The type's schema.

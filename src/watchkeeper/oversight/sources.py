@@ -386,7 +386,7 @@ def silent(source: Source) -> SourceRan | None:
 
 
 def _checked(source: Source, said: object, round_: Round) -> SourceRan | None:
-    """Check and stamp what was said."""
+    """Check the advice of a source, and add its time and call index."""
     if said is None:
         return silent(source)
     expected = Assessment if source.is_observer else Feedback

@@ -74,7 +74,7 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
         fallback: The models that take over, in this order, when the model cannot answer.
         cheaper: The model that takes over if a hook answers DEGRADE, or None; may be one of ``fallback``.
         sources: The observers, then the feedback providers, that advise the agent.
-        escalations: By source, who takes over if its advice is not heeded.
+        escalations: By source, the model that takes over if its advice is not followed.
         completion_rounds: How often "incomplete" may send the agent back to work.
         nested: What nested evaluations may do, or None for the defaults.
         child_models: Models that the template names for its children, by what it names them with.

@@ -47,8 +47,8 @@ class EndRequests:
     Attributes:
         signals: The signals that counted, in order.
         noted: How many requests are only noted when no run takes them; one more is a KeyboardInterrupt.
-        ending: Whether a run took the requests and is over, where ``noted`` says that the program has an end to come
-            to. From then on a request breaks off only what says so (`broken_off_by`).
+        ending: Whether a run took the requests and is over, in a program with work left (``noted``). From then on
+            a request interrupts only work that allows it (`broken_off_by`).
     """
 
     def __init__(self, noted: int = 0, clock: Clock = SYSTEM_CLOCK) -> None:

@@ -251,7 +251,7 @@ class CircuitBreaker:
             self._move(CircuitState.OPEN)
 
     def _move(self, state: CircuitState) -> None:
-        """Begin a new generation."""
+        """Change to another state and begin a new generation; permits of the old one no longer count."""
         self._state = state
         self._generation += 1
         self._failures = 0

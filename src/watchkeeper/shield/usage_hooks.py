@@ -252,7 +252,7 @@ class ModelDowngradeHook:
 
     Attributes:
         fallback_model: The cheaper model.
-        blocks_for: Seconds that ``when`` may take, if it says so.
+        blocks_for: Seconds that ``when`` may take, if it declares them.
 
     Raises:
         ConfigurationError: If a value is invalid, or if both ``at_cost_share`` and ``when`` are None.
@@ -279,7 +279,7 @@ class ModelDowngradeHook:
 
     @property
     def blocks_for(self) -> DurationLike | None:
-        """Seconds that the other hook may take, if it says so; it is then asked on a worker thread."""
+        """Seconds that the other hook may take, if it declares them; it is then asked on a worker thread."""
         seconds: DurationLike | None = getattr(self._when, "blocks_for", None)
         return seconds
 

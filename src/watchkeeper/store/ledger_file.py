@@ -671,7 +671,7 @@ def _transaction(path: Path, clock: Clock) -> Generator[LedgerFile]:
 
 
 def _presumed_call(row: CallRow) -> PresumedCall:
-    """Say for people what is presumed for a call."""
+    """Return the row of a presumed call as a value for people."""
     return PresumedCall(
         id=row.id,
         operation=row.operation,

@@ -250,7 +250,7 @@ def _sure_placeholders(section: MarkdownSection) -> Iterable[str]:
 
 
 def _messages(values: Mapping[str, str], *, has_files: bool) -> list[Message]:
-    """Say in one message what is left to say."""
+    """Return one message with the parts of the task that the prompt does not show; none if there are none."""
     if not values:
         return []
     lines: list[str] = []
