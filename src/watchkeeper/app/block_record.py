@@ -77,9 +77,9 @@ class StoreTerms:
     """What `contained` was told about the record.
 
     Attributes:
-        store: Where to.
+        store: The store that gets the record.
         on_failure: What follows a failure of the store.
-        name: What the block is called; empty for the place of its code.
+        name: Name of the block; empty for the file and line of its code.
     """
 
     store: RunStore | StoreLike = DEFAULT
@@ -152,7 +152,7 @@ def open_record(
         around: What the block is opened in; its record goes where that of the run or block around it goes, unless a
             store is named.
         context: The gate of the block.
-        price_of: What models charge in it.
+        price_of: Returns the price of a model that the block uses.
     """
     scope, clock, followed = around.scope, context.clock, terms.followed(around)
     if store is None and followed is None:

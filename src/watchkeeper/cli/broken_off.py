@@ -27,7 +27,7 @@ def end_on_record(store: RunStore, run_id: UUID, now: datetime) -> StoredRun:
     """Record the end of a run and of all runs below it, unless it is there already, and return the run as stored.
 
     Args:
-        store: Where the run is recorded.
+        store: The store in which the run is recorded.
         run_id: Its id; what has not begun there cannot be ended.
         now: The present time, in UTC.
 

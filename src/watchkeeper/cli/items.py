@@ -25,7 +25,7 @@ from watchkeeper.core.text import one_line
 
 STDIN: Final = "-"
 SHOWN: Final = 5
-"""So many bad lines are named in a message; of the others it says how many."""
+"""Maximum number of bad lines that a message names; it counts the others."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ def account_command(
         if name != "settle" or call is None or amount is None:
             raise ConfigurationError("write: watchkeeper account settle ID AMOUNT [--tokens IN,OUT]")
         if as_json:
-            raise ConfigurationError("--json goes with the report of accounts, not with settle")
+            raise ConfigurationError("--json applies to the report of accounts, not to settle")
         settle(call, nanos(amount.removeprefix("$"), "AMOUNT"), None if tokens is None else pair_of(tokens), ledger)
         return
     path = named_ledger(ledger)
@@ -305,7 +305,7 @@ def main() -> None:
         complain(console, str(error))
     except WatchkeeperError as error:
         complain(error_console(), str(error))
-    except Exception as error:  # a defect of ours; its message may hold a foreign text
+    except Exception as error:  # a defect of Watchkeeper; the message may contain text from outside
         say_fenced(error_console(), "".join(traceback.format_exception(error)).rstrip())
         raise SystemExit(running.STOPPED) from None
     finally:

@@ -245,13 +245,13 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
 # than `FEW` items there is only a counter, a few times. Called on a listener's worker thread, one event at a time.
 
 FEW: Final = 10
-"""Up to so many items every event of theirs has its line, and every item its row at the end."""
+"""Maximum number of items for which every event gets a line, and every item a row at the end."""
 
 COUNTS: Final = 10
 """How often the counter is printed."""
 
 FAILURES: Final = 20
-"""So many failed items are listed at the end."""
+"""Maximum number of failed items that are listed at the end."""
 
 LABEL_WIDTH: Final = 28
 CHILD_INDENT: Final = "    "

@@ -32,7 +32,7 @@ class Entered(NamedTuple):
 
     Attributes:
         context: The context.
-        name: What an error calls it.
+        name: The name of the context in error messages.
         call: Number of the call under way at that moment, so that it is known which of the two is inside the other.
         around: What was entered before it and is not left yet; None if nothing was.
     """
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
     Attributes:
         context: The innermost context; None once it was collected.
-        name: What an error calls it.
+        name: The name of the context in error messages.
     """
 
     context: Any
@@ -140,7 +140,7 @@ def current() -> Any:
     if place.context is None or place.context.is_closed:
         raise ConfigurationError(
             f"this was started inside {place.name}, which is closed by now, so nothing is started; start it while that"
-            " is open, or say parent=None, so that it stands apart"
+            " is open, or pass parent=None to make it independent"
         )
     return place.context
 
@@ -161,8 +161,8 @@ def refuse_own(above: Clock, clock: Clock, shared: Ledger, ledger: Ledger | None
     if other_clock or (ledger is not None and ledger is not shared):
         own = "clock" if other_clock else "ledger"
         raise ConfigurationError(
-            f"what is started inside another context has the {own} of that one; leave {own}= out, or say parent=None,"
-            " so that it stands apart"
+            f"what is started inside another context uses the {own} of that context; leave {own}= out, or pass"
+            " parent=None to make it independent"
         )
 
 

@@ -103,7 +103,8 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 _ROUNDS: Final = 20
-"""Loop turns for which a sleeper lets others run before it moves the clock: one for each await in a chain of awaits."""
+"""Turns of the loop that a sleeper waits before it advances the clock, so that other tasks run first; a chain of
+awaits needs one turn for each await."""
 
 
 @dataclass(slots=True, eq=False)
@@ -242,8 +243,9 @@ class TestClock:
 class Deadline:
     """A moment at which work must be over.
 
-    One that was given as a length is over when the monotonic clock says so; one that was given as a moment, when either
-    clock says so, from when it is `bound`. ``until`` and ``wall`` hold in this process: never compared nor stored.
+    A deadline that was given as a length is measured with the monotonic clock. A deadline that was given as a moment
+    is over when either clock reaches it, once it is `bound`. ``until`` and ``wall`` are valid in this
+    process only and are never compared or stored.
 
     Attributes:
         at: The moment, for people and other machines; it must carry a time zone, and is held in UTC.

@@ -18,7 +18,7 @@ def in_forked(act: Callable[[], object]) -> None:
 
 
 class ModuleLock:
-    """A reentrant lock for ``with``, for a module's own registers: each one is remembered for good."""
+    """A reentrant lock for ``with``, for a module's own registers; an instance is never garbage-collected."""
 
     __slots__ = ("_lock",)
 

@@ -77,10 +77,10 @@ class RunContext(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         run_id: Unique to this run.
-        request_id: What the caller asked for; shared by all runs that serve it.
+        request_id: Id of the caller's request; shared by all runs that serve it.
         session_id: The session the run writes to.
         attempt: 1 for the first try of a stored run.
-        worker_id: Which worker runs it.
+        worker_id: Id of the worker that runs it.
         trace_id: 32 hex digits, shared by a run and its children.
         span_id: 16 hex digits, this run's own.
         parent_span_id: The parent's span, or None at the root.

@@ -60,7 +60,7 @@ class EngineAddress:
         url: Address without a path.
         key: The key that it requires, so that no other user of the machine can use it.
         pid: The engine's process.
-        newlines: Tokens that begin an indented line; JSON needs none of them, and is a third shorter without.
+        newlines: Tokens that begin an indented line; without them JSON is a third shorter and still valid.
     """
 
     url: str
@@ -78,7 +78,7 @@ class LocalServer:
     """One engine process, started when it is first needed and again after it died.
 
     Args:
-        options: What to start.
+        options: The options with which the engine is started.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -90,7 +90,7 @@ class LocalServer:
         self.log: Path | None = None
 
     def address(self) -> EngineAddress | None:
-        """Return where the engine answers; None if it does not run, or is that of the process this one forked from."""
+        """Return the engine's address; None if it does not run, or belongs to the process that this one forked from."""
         process = self._process
         alive = process is not None and self._owner == os.getpid() and process.poll() is None
         return self._address if alive else None

@@ -61,8 +61,8 @@ class Turn(msgspec.Struct, frozen=True):
     Attributes:
         number: 1 for the first of the run.
         phase: ``landing`` for the last turn, after a limit.
-        worst: What it may cost.
-        landing: What the landing turn would need after this one; None if there is to be no landing turn.
+        worst: The most that the turn may cost.
+        landing: Worst case of the landing turn after this one; None without a landing turn.
     """
 
     number: int

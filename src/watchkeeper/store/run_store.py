@@ -199,7 +199,7 @@ class StoredRun:
 
     @property
     def is_block(self) -> bool:
-        """Whether it is a contained block, and no run of ours."""
+        """Whether it is a contained block instead of a run."""
         return self.model == BLOCK
 
     def sentence(self, note: str = "") -> str:
@@ -268,7 +268,7 @@ class RunStore:
         """Open the file at ``path``, or the user's own, making it if it is missing.
 
         Args:
-            path: Where the file is.
+            path: The path of the file.
             read_only: Change nothing on disk, and refuse a file that is missing.
 
         Raises:

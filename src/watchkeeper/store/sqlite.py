@@ -167,7 +167,7 @@ def refuse_second_name(path: Path) -> None:
     """
     if path.is_file() and path.stat().st_nlink > 1:
         raise StoreError(
-            f"{path} has a second name (a hard link), and who uses that does not see what is written here; "
+            f"{path} has a second name (a hard link), and a program that uses it does not see what is written here; "
             "remove one of the names, or make it a symbolic link"
         )
 
@@ -207,7 +207,7 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
     Args:
         path: The file; its folder is made if it is missing, both for this user alone. An older file that everybody may
             read becomes this user's alone, too.
-        schema: What it must hold.
+        schema: The tables that the file must have.
         busy_seconds: How long a write waits for other processes that write to it.
 
     Raises:

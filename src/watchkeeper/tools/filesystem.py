@@ -174,7 +174,7 @@ def fits(path: str, pattern: str) -> bool:
     parts = pattern.split("/")
     if parts[-1] == ANY_FOLDERS:
         parts.append("*")
-    places = _past_any_folders({0}, parts)  # positions in the pattern that the path so far can have reached
+    places = _past_any_folders({0}, parts)  # indices in the pattern that can match the part of the path read so far
     for name in path.split("/"):
         stay = {place for place in places if place < len(parts) and parts[place] == ANY_FOLDERS}
         step = {place + 1 for place in places - stay if place < len(parts) and fnmatchcase(name, parts[place])}
@@ -350,7 +350,7 @@ class Filesystem(ABC):
         """Append text to a file, or make the file; the existing content is neither read nor written.
 
         Raises:
-            FilesystemError: As `write_text`.
+            FilesystemError: In the same cases as `write_text`.
         """
         place, data = normal_path(path), _encoded(path, text)
         with self._lock:
