@@ -23,7 +23,7 @@ class Shell(CodeDesk):
         super().__init__(rng, rng.choice(("py", "go", "go", "ts", "ts")))
         self.codes = rng.random() < 0.5
         self.patcher = "git apply"
-        self.home = rng.choice(("/work/app", "/srv/checkout", "~/code/app", ""))
+        self.home = rng.choice(("/app", "/srv/checkout", "~/code/app", ""))
 
     def shown(self, command: str, out: str, code: int = 0) -> Shown:
         """A line with its output, as the style has it."""
