@@ -1,0 +1,462 @@
+"""What one tool call did and what it brought: read once for each call and shared by the detectors.
+
+A result is read as a set of words and a list of numbers. What differs at every call by itself is left out: moments,
+durations of the call, addresses, hashes, and fields that by their name hold ids of requests, tokens or counts of
+attempts. The order and the layout of a result do not matter. Arguments are the question: those that only say how much
+of the answer to show, or that differ by themselves, do not make a question new. Names of tools are never read; names
+of arguments are hints; command lines are read where an argument holds one (`commands`).
+
+Every call is read in a time that is bounded by `READ_CHARS`, not by its size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final, cast
+
+import msgspec
+
+from watchkeeper.observers.commands import is_line, read_line
+from watchkeeper.prompt.observer import ObserverContext
+from watchkeeper.prompt.trajectory import KEPT_CALLS
+from watchkeeper.tools.context import ToolInvoked
+
+READ_CHARS: Final = 4_000
+"""The characters of a result or of an argument that are read; of longer texts the middle is only compared."""
+
+READ_VALUES: Final = 100
+"""The number of values among a call's arguments that are read."""
+
+TOKEN: Final = re.compile(
+    # moments, with or without a day; addresses and ids; seconds and milliseconds since 1970
+    r"\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?"
+    r"|\d\d?:\d\d:\d\d(?:[.,]\d+)?z?"
+    r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+    r"|\b0x[0-9a-f]+\b"
+    r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,64}\b"
+    r"|\b1[5-9]\d{8}(?:\d{3})?(?:\.\d+)?\b"
+    r"|\b\d+h ?\d+m(?: ?\d+s)?\b|\b\d+m ?\d+(?:\.\d+)?s\b"
+    r"|\bexit(?:ed)?(?: with)?[ _-]?(?:code|status)?[\"']?[:= ]{1,3}0\b"
+    # how long it took
+    r"|\b(?:in|took|after|within|elapsed|duration|runtime|time|wall|real|user|sys)\b\W{0,4}"
+    r"(?:\d+m ?)?\d+(?:[.,]\d+)? ?(?:ns|µs|us|ms|msec|s|secs?|seconds?|m|min|minutes?|milliseconds?)\b"
+    r"|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
+    r"|[(\[]\d+(?:\.\d+)? ?(?:ns|µs|us|ms|s)[)\]]"
+    # fields that differ by themselves, by their names
+    r"|\b(?:[a-z]+[_-]){0,3}(?:(?:request|req|trace|span|correlation|session|transaction|txn|nonce|etag|cursor|timestamp|ts|time|elapsed"
+    r"|duration|took|uptime|age|attempts?|tries|polls?|looks?|calls?|seq|pid|generated|fetched|checked|asked|queried"
+    r"|served|cached|latency|server|query|response|exec(?:ution)?|wall|runtime|seconds|secs|ms)"
+    r"(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|count|number|key|token|time|on|by|node|ref))*"
+    r"|[a-z_]+_(?:at|ms|ts|seconds|secs|hash|token|elapsed)|(?:nonce|token|hash|sha|sha256|md5|digest|checksum|rev"
+    r"|revision|version_id|rid|tid))"
+    r"""["']?\s?[:=#]\s?["']?(?:\d[\w.:+-]*|[\w+/=.:-]*\d[\w+/=.:-]*)"""
+    r"|(?:#|\b(?:request|req|trace|attempt|try|poll|look|call)[ _#-]{1,2})\d[\w-]*"
+    r"|@[0-9a-f]{6,40}\b"
+    # what is kept
+    r"|([^\W\d_]\w*(?:-\w+)*|-?\d+(?:[.,]\d+)*%?(?:[a-z]\w*)?)"
+)
+"""One pass over a result in small letters: every alternative but the last is left out."""
+
+ENVELOPE: Final = frozenset(
+    "a an the of in on at to for from by with and or is are was were be been has have had it its this that there here"
+    " your you i we no not none any all as if so but again still yet now already nothing null true false ok okay done"
+    " success successful successfully succeeded result results status code data message output stdout stderr exit"
+    " error errors found match matches matched hit hits item items total count rows row empty please try could couldn"
+    " did didn does doesn t can cannot can't s zero 0 yes response reply returned returning see info note warning"
+    " unchanged same noted acknowledged recorded received thanks thank sorry unable query search searched".split()
+)
+"""Words that frame an answer and say nothing about the matter."""
+
+NO: Final = re.compile(
+    r"\b(?:no|not|none|nothing|0|zero|empty|unknown|missing|without|cannot|null|couldn't|didn't|doesn't|keine?|nicht"
+    r"|nichts|aucune?|rien|ninguna?|nada|geen|niets)\b|\[\]|\{\}"
+)
+RED: Final = re.compile(
+    r"(?<!\b0 )(?<!\bno )\b(?:fail(?:ed|s|ure|ures|ing)?|error|errors|exception|traceback|mismatch|invalid|denied"
+    r"|refused|forbidden|unauthorized|timed out|timeout|red|rejected|violations?|broken|conflict|unreachable"
+    r"|fehlgeschlagen|fehler|abgelehnt|[ée]chec|erreur|fall[oó])\b(?!\W{0,4}(?:0\b|null|none|false|\[\]))"
+)
+FINAL: Final = re.compile(
+    r"(?<!\b0 )(?<!\bno )(?<!\bif )\b(?:failed|cancell?ed|aborted|terminated|killed|dead|lost|crashed|expired|rejected"
+    r"|declined|stopped|gone|exited|deadlettered)\b(?!\W{0,4}(?:0\b|null|none|false|\[\]|[1-9]))"
+)
+CHANGED: Final = frozenset(
+    "written wrote saved updated created deleted removed moved renamed applied sent replaced changed inserted edited"
+    " added patched modified restarted deployed committed scheduled posted uploaded assigned stored submitted booked"
+    " started enabled disabled merged pushed copied installed closed granted reserved overwritten reverted restored"
+    " rebooted published registered adjusted set delivered reloaded tagged linked archived".split()
+)
+ACK_WORDS: Final = 25
+"""An acknowledgement has at most so many words."""
+
+SQL_CHANGE: Final = re.compile(r"\s*(?:insert|update|delete|create|alter|drop|merge|truncate|grant|revoke)\s", re.I)
+RANGE: Final = re.compile(r"\s*\[?\s*-?\d+\s*(?:[-:,.]+\s*-?\d+)?\s*\]?\s*")
+LITERAL: Final = re.compile(r"[\d_/\\.@#-]|[a-z][A-Z]|^[A-Z]{2,}$")
+ASKED: Final = re.compile(r"[\w@#./\\~:+-]*\w")
+PLAIN: Final = re.compile(r"[^0-9a-z]+")
+LEADING_ZEROS: Final = re.compile(r"(?<!\d)0+(?=\d)")
+
+SHOWN_KEYS: Final = re.compile(
+    r"^(?:.*_)?(?:limit|max|maximum|min|count|offset|page|pages|per|size|start|end|first|last|from|to|line|lines|range"
+    r"|skip|top|take|head|tail|depth|width|context|before|after|timeout|wait|seconds|workers|jobs|parallel|retries"
+    r"|chars|characters|bytes|length|results|hits|rows|n|k|window|minutes|hours|tries|attempt|cols|columns|indent"
+    r"|verbosity|level|since|until|chunk|begin|stop|delay|interval|ms|sec|secs)$"
+)
+"""Arguments that, as numbers or ranges, say how much of the answer to show."""
+
+FORMAT_KEYS: Final = re.compile(
+    r"^(?:.*_)?(?:format|fmt|output|style|sort|sort_by|order|order_by|verbose|verbosity|color|colour|encoding|pretty"
+    r"|view|mode|detail|details|render|reporter|lang|locale|tz|timezone|columns|fields|include|show|as)$"
+)
+PASSING_KEYS: Final = re.compile(
+    r"^(?:.*_)?(?:(?:request|req|trace|span|correlation|idempotency|session|nonce|client|call|message)_?(?:id|key|uuid|"
+    r"token|ref)|nonce|timestamp|ts|attempt|tries|seq|reason|reasoning|thought|thoughts|why|rationale|explanation"
+    r"|purpose|justification|intent|comment|now|cache_bust|cachebuster)$"
+)
+PAYLOAD_KEYS: Final = re.compile(
+    r"^(?:.*_)?(?:content|contents|body|new|old|new_\w+|old_\w+|replacement|replace|replace_with|patch|diff|before"
+    r"|updates?|changes?|set|payload|edits?|append|insert|html|markdown)$"
+)
+MAYBE_PAYLOAD_KEYS: Final = re.compile(
+    r"^(?:.*_)?(?:text|value|values|data|message|fields|record|note|notes|amount|qty|quantity|status|state|title|"
+    r"subject|comment|description|code|source|with|delta|rate|price|level|assignee|tags?|labels?|config|settings?)$"
+)
+OLD_KEYS: Final = re.compile(r"^(?:.*_)?(?:old|old_\w+|before|search|find|original)$")
+LINE_KEYS: Final = re.compile(r"^(?:.*_)?(?:cmd|command|command_line|cmdline|script|line|shell|argv|bash|exec|run|sh)$")
+HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+class Reading(msgspec.Struct, frozen=True, gc=False):
+    """What one call did and what it brought.
+
+    Attributes:
+        index: Its number in the session, from 1.
+        name: The tool.
+        at: When it began, in seconds since 1970.
+        success: Whether it succeeded by what the tool reported.
+        exact: Fingerprint of the tool and all arguments but those that differ by themselves.
+        action: The same without arguments that only say how much to show.
+        literals: Names and numbers that it asks for, in small letters and without punctuation.
+        words: The other words of its question.
+        target: Fingerprint of what it changes or looks at: its arguments without what is written.
+        state: If it changes something: a fingerprint of what is written; else 0.
+        before: If it says what was there before: a fingerprint of that; else 0.
+        clear: Whether arguments show that it changes something, and not the result alone.
+        echo: Words and numbers of the arguments.
+        items: What the result says: words, without those that frame an answer.
+        numbers: The numbers of the result, in their order.
+        shape: Fingerprint of ``items``.
+        size: How many words and numbers the result has.
+        is_no: Whether the result is short and says no.
+        is_red: Whether it says that something failed.
+        is_final: Whether it says that something has ended for good.
+        is_pause: Whether it asks for nothing but, at most, a number, and is told nothing.
+    """
+
+    index: int
+    name: str
+    at: float
+    success: bool
+    exact: int
+    action: int
+    literals: frozenset[str]
+    words: frozenset[str]
+    target: int
+    state: int
+    before: int
+    clear: bool
+    echo: frozenset[str]
+    items: frozenset[str]
+    numbers: tuple[str, ...]
+    shape: int
+    size: int
+    is_no: bool
+    is_red: bool
+    is_final: bool
+    is_pause: bool
+
+    @property
+    def is_ack(self) -> bool:
+        """Whether the result says nothing about the matter."""
+        return self.size <= ACK_WORDS and not (self.items - self.echo - CHANGED) and not self.is_red
+
+
+class Question(msgspec.Struct, gc=False):
+    """What the arguments of a call say; filled while they are read."""
+
+    exact: list[str] = []
+    shown: list[str] = []
+    asked: list[str] = []
+    payload: list[str] = []
+    old: list[str] = []
+    raw: list[str] = []
+    names: list[str] = []
+    places: list[str] = []
+    maybe: bool = False
+    changes: bool = False
+
+
+def read_call(invoked: ToolInvoked, index: int) -> Reading:
+    """Return what a call did and brought.
+
+    Args:
+        invoked: The call.
+        index: Its number in the session, from 1.
+    """
+    question = read_arguments(invoked.params)
+    asked = " ".join(question.asked)
+    literals, words = terms_of(asked)
+    if question.names:
+        literals, words = literals.union(question.names), words.difference(question.names)
+    text = bounded(invoked.rendered_output)
+    tokens = tokens_of(text)
+    numbers = tuple([token for token in tokens if not token[0].isalpha()])
+    found = frozenset(tokens).difference(numbers)
+    items = found - ENVELOPE
+    echo = frozenset(tokens_of(bounded(" ".join((asked, *question.payload, *question.raw)))))
+    size = len(tokens)
+    lowered = text.lower() if size <= 4 * ACK_WORDS else text[:400].lower()
+    is_red = not invoked.success or RED.search(lowered) is not None
+    acknowledged = size <= ACK_WORDS and not CHANGED.isdisjoint(found)
+    clear = question.changes or bool(question.payload and (not question.maybe or size <= ACK_WORDS))
+    key = (invoked.name, *question.shown)
+    state = 0
+    if clear or (acknowledged and not is_red):
+        state = hash(tuple(map(normal, question.payload)) if question.payload else ("", *map(normal, question.exact)))
+    return Reading(
+        index=index,
+        name=invoked.name,
+        at=invoked.created_at.timestamp() - invoked.duration_ms / 1000,
+        success=invoked.success,
+        exact=hash((invoked.name, *question.exact, *question.payload)),
+        action=hash((*key, *question.payload)),
+        literals=literals,
+        words=words,
+        target=hash(frozenset(question.places) or literals or words) if question.payload else hash(("", *key)),
+        state=state,
+        before=hash(tuple(map(normal, question.old))) if question.old else 0,
+        clear=clear,
+        echo=echo,
+        items=items,
+        numbers=numbers,
+        shape=hash(items - echo),
+        size=size,
+        is_no=size <= 4 * ACK_WORDS and NO.search(lowered) is not None,
+        is_red=is_red,
+        is_final=FINAL.search(lowered) is not None,
+        is_pause=not asked and size <= 8 and not question.payload and bool(question.exact),
+    )
+
+
+def tokens_of(text: str) -> list[str]:
+    """Return the words and numbers of a text, in small letters and in their order, without what passes."""
+    return [token for token in TOKEN.findall(text.lower()) if token]
+
+
+def bounded(text: str) -> str:
+    """Return a text, or both ends of a long one with a fingerprint of its middle between them."""
+    if len(text) <= READ_CHARS:
+        return text
+    half = READ_CHARS // 2
+    return f"{text[:half]} middle{hash(text[half:-half])} {text[-half:]}"
+
+
+def normal(text: str) -> str:
+    """Return a text without its layout and its comments."""
+    lines = (line.split("#", 1)[0].split("//", 1)[0] for line in text[:20_000].lower().splitlines())
+    return "".join("".join(lines).split()) or "".join(text.split())
+
+
+def terms_of(asked: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names and numbers that a question has, and its other words."""
+    literals: list[str] = []
+    words: list[str] = []
+    for term in ASKED.findall(asked):
+        if not LITERAL.search(term):
+            words.append(stem(term.lower()))
+        elif "/" in term or "\\" in term:
+            literals.append(place_of(term))
+        else:
+            literals.append(LEADING_ZEROS.sub("", PLAIN.sub("", term.lower())) or term)
+    return frozenset(literals), frozenset(words) - ENVELOPE
+
+
+def place_of(path: str) -> str:
+    """Return the last two parts of a path, which are the same however it is written."""
+    parts = [part for part in re.split(r"[/\\]+", path.lower()) if part not in ("", ".", "..", "~")]
+    return "/".join(parts[-2:])
+
+
+def stem(word: str) -> str:
+    """Return a word without the ending of a plural or of a tense."""
+    for ending in ("ing", "ed", "es", "s", "e"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            return word[: -len(ending)]
+    return word
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+def read_arguments(params: Any) -> Question:
+    """Return what arguments ask and what they write."""
+    question = Question([], [], [], [], [], [], [], [])
+    if isinstance(params, str):
+        _read_text("", params, question)
+        return question
+    named = list(islice(_flat(params), READ_VALUES))
+    for path, value in named:
+        key = path.rpartition(".")[2]
+        _read_value(path, kind_of_key(key), value, question)
+    if not question.asked and not question.payload:
+        question.shown = question.exact
+    return question
+
+
+def _read_value(path: str, kind: str, value: Any, question: Question) -> None:
+    if value is None or value == "":
+        return
+    if isinstance(value, str):
+        if kind == "passing" or (kind in ("shown", "format") and (kind == "format" or RANGE.fullmatch(value))):
+            if kind != "passing":
+                question.exact.append(f"{path}={value}")
+            return
+        _read_text(kind, value[: 5 * READ_CHARS], question)
+    elif isinstance(value, bool):
+        question.exact.append(f"{path}={value}")
+    elif kind == "passing":
+        return
+    elif kind in ("shown", "format"):
+        question.exact.append(f"{path}={value}")
+    elif kind in ("payload", "maybe"):
+        question.payload.append(f"{path}={value}")
+        question.maybe = question.maybe or kind == "maybe"
+    else:
+        _asked(f"{value}", question)
+
+
+def _read_text(kind: str, text: str, question: Question) -> None:
+    if kind == "line" or (not kind and is_line(text)):
+        line = read_line(text)
+        question.exact.append(" ".join(text.split()))
+        question.raw.append(text)
+        question.shown.append(line.asked)
+        question.asked.append(line.asked)
+        question.changes = question.changes or line.changes
+        if line.changes:
+            question.payload.append(line.written)
+            question.places += [place_of(place) for place in line.places]
+            if line.before:
+                question.old.append(line.before)
+    elif kind == "payload":
+        question.payload.append(text)
+    elif kind == "old":
+        question.old.append(text)
+        question.payload.append(text)
+    elif kind == "maybe":
+        question.payload.append(text)
+        question.maybe = True
+    else:
+        if text.isupper() and text in ("POST", "PUT", "PATCH", "DELETE"):
+            question.changes = True
+        elif SQL_CHANGE.match(text):
+            question.changes = True
+        _asked(text, question)
+
+
+def _asked(text: str, question: Question) -> None:
+    plain = " ".join(text.split())
+    if plain and " " not in plain and not LITERAL.search(plain):
+        question.names.append(stem(plain.lower()))
+    question.exact.append(plain)
+    question.shown.append(plain.lower().removeprefix("./").rstrip("/"))
+    question.asked.append(plain)
+
+
+@lru_cache(maxsize=1024)
+def kind_of_key(key: str) -> str:
+    """Return what the name of an argument says about it; empty if nothing."""
+    name = HUMP.sub("_", key[:60]).replace("-", "_").lower()
+    kinds = (
+        ("passing", PASSING_KEYS),
+        ("line", LINE_KEYS),
+        ("old", OLD_KEYS),
+        ("payload", PAYLOAD_KEYS),
+        ("shown", SHOWN_KEYS),
+        ("format", FORMAT_KEYS),
+        ("maybe", MAYBE_PAYLOAD_KEYS),
+    )
+    return next((kind for kind, pattern in kinds if pattern.match(name)), "")
+
+
+def _flat(params: Any, path: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
+    """Yield the values of arguments with their names, in the order of the names."""
+    if isinstance(params, Mapping):
+        named = cast("Mapping[Any, Any]", params)
+        for key in sorted(map(str, islice(named, READ_VALUES))):
+            yield from _within(named.get(key), f"{path}.{key}", depth)
+    elif isinstance(params, msgspec.Struct):
+        for name in params.__struct_fields__:
+            yield from _within(getattr(params, name), f"{path}.{name}", depth)
+    elif is_dataclass(params):
+        for item in fields(params):
+            yield from _within(getattr(params, item.name), f"{path}.{item.name}", depth)
+
+
+def _within(value: Any, path: str, depth: int) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, list | tuple):
+        each = cast("Sequence[Any]", value)[:READ_VALUES]
+        if all(isinstance(one, str) for one in each):
+            yield path, " ".join(cast("Sequence[str]", each))
+        else:
+            for one in each:
+                yield from _within(one, path, depth + 1)
+    elif depth < 4 and (isinstance(value, Mapping | msgspec.Struct) or is_dataclass(value)):
+        yield from _flat(value, path, depth + 1)
+    elif value is None or isinstance(value, str | int | float):
+        yield path, value
+    else:
+        yield path, repr(type(value))
+
+
+# --- the shared fold --------------------------------------------------------------------------------------------------
+
+
+class Readings:
+    """The readings of the newest calls of a trajectory."""
+
+    __slots__ = ("count", "newest")
+
+    def __init__(self) -> None:
+        """Begin before the first call."""
+        self.newest: deque[Reading] = deque(maxlen=KEPT_CALLS)
+        self.count = 0
+
+    def follow(self, calls: Sequence[ToolInvoked], count: int) -> None:
+        """Read the calls that are new, at most the newest `KEPT_CALLS`."""
+        for place in range(max(self.count, count - KEPT_CALLS), min(count, len(calls))):
+            self.newest.append(read_call(calls[place], place + 1))
+        self.count = count
+
+    def since(self, index: int) -> Sequence[Reading]:
+        """Return the kept readings of the calls after a number, the oldest first."""
+        found: list[Reading] = []
+        for reading in reversed(self.newest):
+            if reading.index <= index:
+                break
+            found.append(reading)
+        return found[::-1]
+
+
+def readings_of(context: ObserverContext) -> Readings:
+    """Return the readings of a run's newest calls; each call is read once, whoever asks first."""
+    trajectory = context.trajectory
+    readings = trajectory.fold(Readings, Readings)
+    if readings.count != trajectory.count:
+        readings.follow(context.session[ToolInvoked].all(), trajectory.count)
+    return readings

@@ -1,0 +1,346 @@
+"""Whether calls get anywhere: a fold over the readings of calls that judges each by what came before.
+
+A call counts for the agent if it brought something that no call had shown, or changed something to a state that it was
+not in before, or checked something again that a change may have affected. It counts against the agent if its outcome
+was seen before, whatever was asked. Looks that are far apart are waiting, which counts neither way for a while.
+The state is bounded: what was seen longest ago is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from watchkeeper.observers.outcomes import CHANGED, Reading
+
+REMEMBERED: Final = 20_000
+"""The number of words and numbers that are remembered as shown, and of words that were asked for."""
+
+THREADS: Final = 400
+"""The number of questions whose answers are remembered."""
+
+ANSWERS: Final = 12
+"""The number of answers to one question that are remembered."""
+
+TARGETS: Final = 400
+STATES: Final = 60
+THREAD_ITEMS: Final = 2_000
+"""The number of changed things, and of states of one thing, that are remembered."""
+
+PAUSE: Final = 0.75
+"""A call that begins this share of `apart` after the one before it comes after a pause."""
+
+NEWS: Final = -2.0
+SMALL_NEWS: Final = -1.0
+NEITHER: Final = 0.0
+HALF: Final = 0.5
+FRUITLESS: Final = 1.0
+OVERDUE: Final = 2.0
+
+MANY: Final = 3
+"""So many new words or numbers are news in a result of any length."""
+
+SHARE: Final = 0.1
+"""A share of new words in a result that is news."""
+
+CHECKS: Final = 2
+"""So many equal failures of a check, with changes between them, are patience; more are a stall."""
+
+
+class Judgement(NamedTuple):
+    """What one call counts for, and why."""
+
+    weight: float
+    why: str
+
+
+class Thread(msgspec.Struct):
+    """The looks at one thing, in the same words, and how they were answered.
+
+    Attributes:
+        answers: The newest answers: shape and numbers.
+        exacts: Fingerprints of the arguments of its newest calls, ranges included.
+        items: What its answers have shown.
+        last: The number of its newest call.
+        at: When its newest call began.
+        since: When the present answer was first given.
+        looks: How many looks brought the present answer, without a movement.
+        checks: How many looks after a change brought the present answer.
+        went: By place of a number in the answer: 1 if it rose, -1 if it fell.
+        turned: Whether a number went to and fro.
+    """
+
+    answers: deque[tuple[int, tuple[str, ...]]]
+    exacts: deque[int]
+    items: set[str]
+    last: int
+    at: float
+    since: float
+    looks: int = 1
+    checks: int = 0
+    went: dict[int, int] = {}
+    turned: int = 0
+
+
+class Progress:
+    """What the calls of a trajectory have shown, asked and changed so far."""
+
+    __slots__ = (
+        "aliases", "apart", "asked", "at", "changed", "looks", "nos", "patience", "paused", "shapes", "shown", "states",
+        "stuck", "targets", "threads",
+    )  # fmt: skip
+
+    def __init__(self, apart: float, looks: int, patience: float) -> None:
+        """Begin before the first call.
+
+        Args:
+            apart: Seconds between two looks from which on they are waiting.
+            looks: How many looks without movement are waiting.
+            patience: For how many seconds without movement looks are waiting.
+        """
+        self.apart, self.looks, self.patience = apart, looks, patience
+        self.shown: dict[str, None] = {}
+        self.asked: dict[str, None] = {}
+        self.shapes: dict[int, None] = {}
+        self.threads: dict[int, Thread] = {}
+        self.states: dict[int, dict[int, None]] = {}
+        self.changed = 0
+        self.targets: dict[str, int] = {}
+        self.stuck = 0
+        self.aliases: dict[int, int] = {}
+        self.nos: dict[str, None] = {}
+        self.at = 0.0
+        self.paused = 0
+
+    def judge(self, call: Reading) -> Judgement:
+        """Return what a call counts for, and take it in."""
+        if call.at - self.at > PAUSE * self.apart:
+            self.paused = call.index
+        self.at = call.at
+        thread = self.threads.get(call.action) or self._alias(call)
+        new = [item for item in call.items if item not in self.shown and item not in call.echo]
+        if call.state and (call.clear or thread is None or self.changed > thread.last) and not call.is_red:
+            judged = self._judge_change(call, thread)
+        elif thread is None:
+            judged = self._judge_question(call, new)
+        else:
+            judged = self._judge_look(call, thread, new)
+        self._take_in(call, self.threads.get(call.action))
+        return judged
+
+    def _alias(self, call: Reading) -> Thread | None:
+        """Return the looks at the same names by another tool, if one of them was answered in the same way."""
+        other = self.threads.get(self.aliases.get(hash(call.literals), 0)) if call.literals else None
+        if other is None or call.is_no or not any(call.shape == shape for shape, _ in other.answers):
+            return None
+        return other
+
+    # --- changes ------------------------------------------------------------------------------------------------------
+
+    def _judge_change(self, call: Reading, thread: Thread | None) -> Judgement:
+        states = self.states.setdefault(call.target, {})
+        seen = call.state in states
+        if call.before and not states:
+            states[call.before] = None
+        states[call.state] = None
+        _forget(states, STATES)
+        _forget(self.states, TARGETS)
+        if seen:
+            return Judgement(FRUITLESS, "undone" if call.before or len(states) > 1 else "repeated")
+        self.changed = call.index
+        for literal in call.literals:
+            self.targets[literal] = call.index
+        _forget(self.targets, REMEMBERED)
+        if self.stuck > CHECKS:
+            return Judgement(HALF, "churn")
+        return Judgement(NEWS, "changed")
+
+    # --- questions that were not asked before -------------------------------------------------------------------------
+
+    def _judge_question(self, call: Reading, new: list[str]) -> Judgement:
+        if new:
+            return self._news(call, new)
+        numbers = [number for number in call.numbers if number not in self.shown and number not in call.echo]
+        if call.is_no and not call.items - call.echo - CHANGED and self._is_no_again(call):
+            return Judgement(FRUITLESS, "no again")
+        unasked = [literal for literal in call.literals if literal not in self.asked]
+        if unasked and not self._asked_otherwise(unasked):
+            if not call.success and not call.is_no:
+                return Judgement(NEITHER, "failed again")
+            return Judgement(SMALL_NEWS, "asked something new")
+        if len(numbers) >= MANY or (numbers and len(numbers) * 4 >= len(call.numbers)):
+            return Judgement(SMALL_NEWS, "new numbers")
+        words = [word for word in call.words if word not in self.asked]
+        if call.shape in self.shapes:
+            if call.literals or len(words) * 2 <= len(call.words):
+                return Judgement(FRUITLESS, "seen")
+            return Judgement(HALF, "seen")
+        if call.is_pause:
+            return Judgement(NEITHER, "paused")
+        if call.is_ack and not call.is_no:
+            return Judgement(HALF, "said nothing")
+        if len(words) * 2 <= len(call.words):
+            return Judgement(FRUITLESS if call.words else HALF, "asked in other words")
+        return Judgement(NEITHER, "nothing new")
+
+    def _is_no_again(self, call: Reading) -> bool:
+        """Whether the answer was no for the same names before, in another place or by other means."""
+        names = [name for name in call.literals if "/" not in name]
+        if not any(name in self.nos for name in names):
+            return False
+        return all(name in self.nos or name in self.asked for name in names)
+
+    def _asked_otherwise(self, unasked: Iterable[str]) -> bool:
+        """Whether names were asked for before as parts of longer ones or the other way round: spelling alone."""
+        return all("/" in each and each.rpartition("/")[2] in self.asked for each in unasked)
+
+    def _news(self, call: Reading, new: list[str]) -> Judgement:
+        if len(new) >= MANY or len(new) >= SHARE * len(call.items):
+            return Judgement(NEWS, "new")
+        return Judgement(SMALL_NEWS, "little new")
+
+    # --- looks at the same thing --------------------------------------------------------------------------------------
+
+    def _judge_look(self, call: Reading, thread: Thread, new: list[str]) -> Judgement:
+        if new and not (call.exact in thread.exacts and all(_is_code(item) for item in new)):
+            self._moved(call, thread)
+            return self._news(call, new)
+        if call.exact not in thread.exacts:
+            numbers = [number for number in call.numbers if number not in self.shown and number not in call.echo]
+            if len(numbers) >= MANY:
+                self._moved(call, thread)
+                return Judgement(SMALL_NEWS, "new numbers")
+            if not self._changed_since(call, thread) and thread.items.issuperset(call.items):
+                thread.looks += 1
+                return self._seen(call, thread)
+        shape, numbers = thread.answers[-1]
+        changed = self._changed_since(call, thread)
+        if call.shape == shape:
+            if sorted(call.numbers) == sorted(numbers) or not self._has_moved(call, thread, numbers, changed):
+                return self._same(call, thread, changed)
+            self._moved(call, thread, keep=True)
+            return Judgement(SMALL_NEWS, "moved")
+        if changed or not any(call.shape == earlier for earlier, _ in thread.answers):
+            self._moved(call, thread)
+            return Judgement(SMALL_NEWS, "answered otherwise")
+        thread.looks += 1
+        return Judgement(FRUITLESS, "to and fro")
+
+    def _changed_since(self, call: Reading, thread: Thread) -> bool:
+        """Whether something was changed since the last look that may change the answer."""
+        if self.changed <= thread.last:
+            return False
+        written = [self.targets[literal] for literal in call.literals if literal in self.targets]
+        return not written or max(written) > thread.last
+
+    def _has_moved(self, call: Reading, thread: Thread, before: tuple[str, ...], changed: bool) -> bool:
+        """Whether numbers differ as they do in progress or in a measurement, not as in a clock or in noise."""
+        if changed:
+            return (call.shape, call.numbers) not in thread.answers
+        if len(before) != len(call.numbers):
+            return any(number not in self.shown for number in call.numbers)
+        seconds = call.at - thread.at
+        steady = False
+        for place, (one, other) in enumerate(zip(before, call.numbers, strict=True)):
+            if one == other:
+                continue
+            step = _number(other) - _number(one)
+            way = 1 if step > 0 else -1
+            if thread.went.get(place, way) != way:
+                thread.turned += 1
+            elif not _keeps_pace(step, seconds):
+                steady = True
+            thread.went[place] = way
+        return steady
+
+    def _same(self, call: Reading, thread: Thread, changed: bool) -> Judgement:
+        thread.looks += 1
+        if changed:
+            thread.checks += 1
+            if not call.is_red:
+                return Judgement(NEITHER, "still right")
+            self.stuck = max(self.stuck, thread.checks)
+            if thread.checks <= CHECKS:
+                return Judgement(NEITHER, "checked again")
+            return Judgement(FRUITLESS, "still wrong")
+        return self._seen(call, thread)
+
+    def _seen(self, call: Reading, thread: Thread) -> Judgement:
+        """Return what a look counts for that brought what was known: it may be waiting."""
+        if call.is_pause:
+            return Judgement(NEITHER, "paused")
+        waits = call.at - thread.at >= self.apart and (self.paused > thread.last or call.index - thread.last <= 2)
+        if waits and not call.is_final:
+            if call.is_ack:
+                return Judgement(NEITHER, "waited")
+            if thread.looks > self.looks or call.at - thread.since > self.patience:
+                return Judgement(OVERDUE, "overdue")
+            return Judgement(NEITHER, "waited")
+        return Judgement(HALF if call.is_ack else FRUITLESS, "seen")
+
+    def _moved(self, call: Reading, thread: Thread, *, keep: bool = False) -> None:
+        thread.since, thread.looks, thread.checks = call.at, 0, 0
+        self.stuck = 0
+        if not keep:
+            thread.went, thread.turned = {}, 0
+        thread.looks = 1
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def _take_in(self, call: Reading, thread: Thread | None) -> None:
+        if thread is None:
+            thread = Thread(deque(maxlen=ANSWERS), deque(maxlen=ANSWERS), set(), call.index, call.at, call.at)
+        else:
+            del self.threads[call.action]
+        self.threads[call.action] = thread
+        thread.answers.append((call.shape, call.numbers))
+        thread.exacts.append(call.exact)
+        thread.last, thread.at = call.index, call.at
+        if len(thread.items) < THREAD_ITEMS:
+            thread.items.update(call.items)
+        if call.literals:
+            self.aliases[hash(call.literals)] = call.action
+            _forget(self.aliases, THREADS)
+        if call.is_no and not call.items - call.echo - CHANGED:
+            self.nos.update(dict.fromkeys(call.literals))
+            _forget(self.nos, REMEMBERED)
+        self.shown.update(dict.fromkeys(call.items))
+        self.shown.update(dict.fromkeys(call.numbers))
+        if len(call.items) >= MANY:
+            self.shapes[call.shape] = None
+        self.asked.update(dict.fromkeys(call.literals))
+        self.asked.update(dict.fromkeys(each.rpartition("/")[2] for each in call.literals if "/" in each))
+        self.asked.update(dict.fromkeys(call.words))
+        for kept, most in ((self.shown, REMEMBERED), (self.asked, REMEMBERED), (self.shapes, REMEMBERED)):
+            _forget(kept, most)
+        _forget(self.threads, THREADS)
+
+
+def _forget(kept: dict[str, None] | dict[int, None] | dict[int, Thread] | dict[int, dict[int, None]] | dict[int, int] | dict[str, int], most: int) -> None:
+    """Drop the oldest half of what is kept if there is more than ``most``."""
+    if len(kept) > most:
+        for key in list(kept)[: most // 2]:
+            del kept[key]  # type: ignore[arg-type]
+
+
+def _is_code(item: str) -> bool:
+    return any(char.isdigit() for char in item)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text.rstrip("%abcdefghijklmnopqrstuvwxyz").replace(",", ""))
+    except ValueError:
+        return float(hash(text) % 1000)
+
+
+def _keeps_pace(step: float, seconds: float) -> bool:
+    """Whether a number rose as a clock does: in seconds, milliseconds or minutes."""
+    if step <= 0 or seconds <= 0:
+        return False
+    return any(abs(step - seconds * unit) <= max(0.15 * seconds * unit, 1.01 if unit <= 1 else 0) for unit in (1, 1000)) or (
+        seconds >= 50 and abs(step - seconds / 60) <= 1
+    )
