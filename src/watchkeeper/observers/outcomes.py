@@ -33,34 +33,38 @@ READ_VALUES: Final = 100
 """The number of values among a call's arguments that are read."""
 
 TOKEN: Final = re.compile(
-    # moments, with or without a day; addresses and ids; seconds and milliseconds since 1970
-    r"\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?"
+    r"([^\W\d_]\w*(?:-\w+)*|[\n{}])"  # a word, or the end of a row
+    r"|\\[nrt]"
+    # moments, with or without a day; lasting hours and minutes; seconds and milliseconds since 1970
+    r"|\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?"
     r"|\d\d?:\d\d:\d\d(?:[.,]\d+)?z?"
-    r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-    r"|\b0x[0-9a-f]+\b"
-    r"|\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,64}\b"
-    r"|\b1[5-9]\d{8}(?:\d{3})?(?:\.\d+)?\b"
-    r"|\b\d+h ?\d+m(?: ?\d+s)?\b|\b\d+m ?\d+(?:\.\d+)?s\b"
-    r"|\bexit(?:ed)?(?: with)?[ _-]?(?:code|status)?[\"']?[:= ]{1,3}0\b"
-    # how long it took
-    r"|\b(?:in|took|after|within|elapsed|duration|runtime|time|wall|real|user|sys)\b\W{0,4}"
-    r"(?:\d+m ?)?\d+(?:[.,]\d+)? ?(?:ns|µs|us|ms|msec|s|secs?|seconds?|m|min|minutes?|milliseconds?)\b"
-    r"|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
-    r"|[(\[]\d+(?:\.\d+)? ?(?:ns|µs|us|ms|s)[)\]]"
-    # fields that differ by themselves, by their names
-    r"|\b(?:[a-z]+[_-]){0,3}(?:(?:request|req|trace|span|correlation|session|transaction|txn|nonce|etag|cursor|timestamp|ts|time|elapsed"
-    r"|duration|took|uptime|age|attempts?|tries|polls?|looks?|calls?|seq|pid|generated|fetched|checked|asked|queried"
-    r"|served|cached|latency|server|query|response|exec(?:ution)?|wall|runtime|seconds|secs|ms)"
-    r"(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|count|number|key|token|time|on|by|node|ref))*"
-    r"|[a-z_]+_(?:at|ms|ts|seconds|secs|hash|token|elapsed)|(?:nonce|token|hash|sha|sha256|md5|digest|checksum|rev"
-    r"|revision|version_id|rid|tid))"
-    r"""["']?\s?[:=#]\s?["']?(?:\d[\w.:+-]*|[\w+/=.:-]*\d[\w+/=.:-]*)"""
-    r"|(?:#|\b(?:request|req|trace|attempt|try|poll|look|call)[ _#-]{1,2})\d[\w-]*"
-    r"|@[0-9a-f]{6,40}\b"
-    # what is kept
-    r"|([^\W\d_]\w*(?:-\w+)*|-?\d+(?:[.,]\d+)*%?(?:[a-z]\w*)?)"
+    r"|\d+h ?\d+m(?: ?\d+s)?\b|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
+    r"|1[5-9]\d{8}(?:\d{3})?(?:\.\d+)?\b"
+    # a day, a number with what belongs to it
+    r"|(\d{4}-\d\d-\d\d|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min|minutes|µs|us)\b|[\w%]*(?:-\w+)*))"
 )
-"""One pass over a result in small letters: every alternative but the last is left out."""
+"""One pass over a result in small letters; what is matched and not kept passes."""
+
+CODE: Final = re.compile(
+    r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,64}|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+)
+"""Hashes, addresses and ids."""
+
+PASSING_FIELD: Final = re.compile(
+    r"(?:[a-z]+[_-])*(?:(?:request|req|trace|span|correlation|session|transaction|txn|nonce|etag|cursor|timestamp|ts"
+    r"|elapsed|duration|took|uptime|age|attempts?|tries|try|polls?|looks?|calls?|seq|pid|latency|time|runtime|nonce"
+    r"|response-time|wall|token|hash|sha|sha256|md5|digest|checksum|rev|revision|rid|tid|execution_count|seconds|secs)"
+    r"(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|number|key|token|time|ref))*"
+    r"|[a-z_]+_(?:at|ms|ts|secs|hash|token|elapsed|rev))|requestid|traceid|in|after|within|real|user|sys|query-time"
+)
+"""Words after which a number, or a code, differs by itself."""
+
+MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys", "time", "wall", "seconds", "secs"))
+"""Words after which only a duration passes."""
+
+UNITS: Final = re.compile(r"[\d.,]+ ?(?:ns|µs|us|ms|msec|s|secs?|seconds?|m|min|minutes?)")
+FOLLOWED: Final = frozenset(("exit", "code", "status", "exit_code", "returncode", "exitcode", "rc"))
+"""Words after which a zero says nothing."""
 
 ENVELOPE: Final = frozenset(
     "a an the of in on at to for from by with and or is are was were be been has have had it its this that there here"
@@ -68,18 +72,27 @@ ENVELOPE: Final = frozenset(
     " success successful successfully succeeded result results status code data message output stdout stderr exit"
     " error errors found match matches matched hit hits item items total count rows row empty please try could couldn"
     " did didn does doesn t can cannot can't s zero 0 yes response reply returned returning see info note warning"
-    " unchanged same noted acknowledged recorded received thanks thank sorry unable query search searched".split()
+    " trace span request req attempt try poll look call id ms exit code took elapsed time unchanged same noted acknowledged recorded received thanks thank sorry unable query search searched".split()
 )
 """Words that frame an answer and say nothing about the matter."""
 
-NO: Final = re.compile(
-    r"\b(?:no|not|none|nothing|0|zero|empty|unknown|missing|without|cannot|null|couldn't|didn't|doesn't|keine?|nicht"
-    r"|nichts|aucune?|rien|ninguna?|nada|geen|niets)\b|\[\]|\{\}"
-)
 RED: Final = re.compile(
     r"(?<!\b0 )(?<!\bno )\b(?:fail(?:ed|s|ure|ures|ing)?|error|errors|exception|traceback|mismatch|invalid|denied"
     r"|refused|forbidden|unauthorized|timed out|timeout|red|rejected|violations?|broken|conflict|unreachable"
     r"|fehlgeschlagen|fehler|abgelehnt|[ée]chec|erreur|fall[oó])\b(?!\W{0,4}(?:0\b|null|none|false|\[\]))"
+)
+NO_WORDS: Final = frozenset(
+    "no not none nothing zero empty unknown missing without cannot null keine kein nicht nichts aucun aucune rien ningun"
+    " ninguna nada geen niets couldn didn doesn".split()
+)
+RED_WORDS: Final = frozenset(
+    "fail failed fails failure failures failing error errors exception traceback mismatch invalid denied refused"
+    " forbidden unauthorized timed timeout red rejected violation violations broken conflict unreachable"
+    " fehlgeschlagen fehler abgelehnt échec echec erreur fallo falló".split()
+)
+FINAL_WORDS: Final = frozenset(
+    "failed canceled cancelled aborted terminated killed dead lost crashed expired rejected declined stopped gone"
+    " exited deadlettered".split()
 )
 FINAL: Final = re.compile(
     r"(?<!\b0 )(?<!\bno )(?<!\bif )\b(?:failed|cancell?ed|aborted|terminated|killed|dead|lost|crashed|expired|rejected"
@@ -94,9 +107,23 @@ CHANGED: Final = frozenset(
 ACK_WORDS: Final = 25
 """An acknowledgement has at most so many words."""
 
+ENDS: Final = frozenset("\n{}")
+ROW_WORDS: Final = 2
+"""A row with fewer words and numbers is not told apart."""
+
+RICH_WORDS: Final = 20
+RICH_NUMBERS: Final = 4
+"""A result with so many different words, or numbers of several digits, can be told from any other."""
+
+LONG_QUESTION: Final = 4
+"""In a question with more terms, single digits say nothing."""
+
+REMARK: Final = re.compile(r"\s--\s.*$|/\*.*?\*/|\b(?:limit|offset)\s+\d+\b", re.M | re.I)
+QUOTED: Final = re.compile(r"(?<!\w)['\"]([\w .:-]{2,40})['\"]")
 SQL_CHANGE: Final = re.compile(r"\s*(?:insert|update|delete|create|alter|drop|merge|truncate|grant|revoke)\s", re.I)
 RANGE: Final = re.compile(r"\s*\[?\s*-?\d+\s*(?:[-:,.]+\s*-?\d+)?\s*\]?\s*")
 LITERAL: Final = re.compile(r"[\d_/\\.@#-]|[a-z][A-Z]|^[A-Z]{2,}$")
+DIGITS: Final = frozenset("-0123456789")
 ASKED: Final = re.compile(r"[\w@#./\\~:+-]*\w")
 PLAIN: Final = re.compile(r"[^0-9a-z]+")
 LEADING_ZEROS: Final = re.compile(r"(?<!\d)0+(?=\d)")
@@ -142,6 +169,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         exact: Fingerprint of the tool and all arguments but those that differ by themselves.
         action: The same without arguments that only say how much to show.
         literals: Names and numbers that it asks for, in small letters and without punctuation.
+        names: Those of them that are the whole value of an argument.
         words: The other words of its question.
         target: Fingerprint of what it changes or looks at: its arguments without what is written.
         state: If it changes something: a fingerprint of what is written; else 0.
@@ -150,9 +178,11 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         echo: Words and numbers of the arguments.
         items: What the result says: words, without those that frame an answer.
         numbers: The numbers of the result, in their order.
-        shape: Fingerprint of ``items``.
+        shape: Fingerprint of ``items``, without words of the question.
+        rows: Fingerprints of the rows of the result.
+        is_rich: Whether the result says so much that only the same result can say the same.
         size: How many words and numbers the result has.
-        is_no: Whether the result is short and says no.
+        is_no: Whether the result is short and says no, or says nothing that is not in the question.
         is_red: Whether it says that something failed.
         is_final: Whether it says that something has ended for good.
         is_pause: Whether it asks for nothing but, at most, a number, and is told nothing.
@@ -165,6 +195,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     exact: int
     action: int
     literals: frozenset[str]
+    names: frozenset[str]
     words: frozenset[str]
     target: int
     state: int
@@ -174,6 +205,8 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     items: frozenset[str]
     numbers: tuple[str, ...]
     shape: int
+    rows: frozenset[int]
+    is_rich: bool
     size: int
     is_no: bool
     is_red: bool
@@ -213,15 +246,16 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
     literals, words = terms_of(asked)
     if question.names:
         literals, words = literals.union(question.names), words.difference(question.names)
-    text = bounded(invoked.rendered_output)
-    tokens = tokens_of(text)
-    numbers = tuple([token for token in tokens if not token[0].isalpha()])
-    found = frozenset(tokens).difference(numbers)
-    items = found - ENVELOPE
-    echo = frozenset(tokens_of(bounded(" ".join((asked, *question.payload, *question.raw)))))
+    tokens = tokens_of(result_of(invoked.rendered_output, question))
+    found = frozenset(tokens) - ENDS
+    numbers = tuple([token for token in tokens if token[0] in DIGITS])
+    items = found.difference(ENVELOPE, numbers)
+    spoken = frozenset(tokens_of(asked))
+    written = [text for text in (*question.payload, *question.raw) if text]
+    echo = spoken.union(tokens_of(bounded(" ".join(written)))) if written else spoken
+    rest = items - spoken
     size = len(tokens)
-    lowered = text.lower() if size <= 4 * ACK_WORDS else text[:400].lower()
-    is_red = not invoked.success or RED.search(lowered) is not None
+    is_red = not invoked.success or not (RED_WORDS.isdisjoint(found) or RED.search(_begin(invoked)) is None)
     acknowledged = size <= ACK_WORDS and not CHANGED.isdisjoint(found)
     clear = question.changes or bool(question.payload and (not question.maybe or size <= ACK_WORDS))
     key = (invoked.name, *question.shown)
@@ -236,6 +270,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         exact=hash((invoked.name, *question.exact, *question.payload)),
         action=hash((*key, *question.payload)),
         literals=literals,
+        names=frozenset(question.names),
         words=words,
         target=hash(frozenset(question.places) or literals or words) if question.payload else hash(("", *key)),
         state=state,
@@ -244,18 +279,80 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         echo=echo,
         items=items,
         numbers=numbers,
-        shape=hash(items - echo),
+        shape=hash(rest),
+        rows=rows_of(tokens, spoken),
+        is_rich=len(items) >= RICH_WORDS or len({number for number in numbers if len(number) > 1}) >= RICH_NUMBERS,
         size=size,
-        is_no=size <= 4 * ACK_WORDS and NO.search(lowered) is not None,
+        is_no=size <= 4 * ACK_WORDS
+        and (not NO_WORDS.isdisjoint(found) or "0" in numbers or not (rest - echo or echo.issuperset(numbers))),
         is_red=is_red,
-        is_final=FINAL.search(lowered) is not None,
+        is_final=not FINAL_WORDS.isdisjoint(found) and FINAL.search(_begin(invoked)) is not None,
         is_pause=not asked and size <= 8 and not question.payload and bool(question.exact),
     )
 
 
+def result_of(text: str, question: Question) -> str:
+    """Return what is read of a result: without the command line that a terminal shows first, and bounded."""
+    for raw in question.raw:
+        place = text.find(raw, 0, len(raw) + 8)
+        if raw and place >= 0:
+            text = text[place + len(raw) :]
+    return bounded(text)
+
+
+def _begin(invoked: ToolInvoked) -> str:
+    return invoked.rendered_output[:READ_CHARS].lower()
+
+
 def tokens_of(text: str) -> list[str]:
-    """Return the words and numbers of a text, in small letters and in their order, without what passes."""
-    return [token for token in TOKEN.findall(text.lower()) if token]
+    """Return the words, numbers and ends of rows of a text, in small letters and in their order, without what passes."""
+    kept: list[str] = []
+    before = ""
+    for word, number in TOKEN.findall(text.lower()):
+        if word:
+            if word.isalpha() or len(word) == 1:
+                kept.append(word)
+            elif not (passes(before, word) if any(map(str.isdigit, word)) else False):
+                kept.append(word)
+            before = word
+        elif number:
+            if not passes(before, number):
+                kept.append(number)
+            before = ""
+        elif kept and kept[-1] != "\n":
+            kept.append("\n")
+    return kept
+
+
+@lru_cache(maxsize=8192)
+def passes(before: str, token: str) -> bool:
+    """Return whether a number, or a word with digits, differs at every call by itself.
+
+    Args:
+        before: The word before it.
+        token: The number or the word.
+    """
+    if CODE.fullmatch(token):
+        return True
+    if before in MEASURED:
+        return UNITS.fullmatch(token) is not None and not token.isdigit()
+    if token == "0" and before in FOLLOWED:
+        return True
+    return PASSING_FIELD.fullmatch(before) is not None
+
+
+def rows_of(tokens: Sequence[str], asked: frozenset[str]) -> frozenset[int]:
+    """Return fingerprints of the rows of a result that say enough to be told apart, without words of the question."""
+    rows: list[int] = []
+    row: list[str] = []
+    for token in (*tokens, "\n"):
+        if token in ENDS:
+            if len(row) >= ROW_WORDS and not asked.issuperset(row):
+                rows.append(hash(frozenset(row)))
+            row = []
+        else:
+            row.append(token)
+    return frozenset(rows)
 
 
 def bounded(text: str) -> str:
@@ -276,14 +373,25 @@ def terms_of(asked: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names and numbers that a question has, and its other words."""
     literals: list[str] = []
     words: list[str] = []
-    for term in ASKED.findall(asked):
-        if not LITERAL.search(term):
-            words.append(stem(term.lower()))
-        elif "/" in term or "\\" in term:
-            literals.append(place_of(term))
-        else:
-            literals.append(LEADING_ZEROS.sub("", PLAIN.sub("", term.lower())) or term)
+    for quoted in QUOTED.findall(asked):
+        literals.append(PLAIN.sub("", quoted.lower()))
+    terms = ASKED.findall(asked)
+    long = len(terms) > LONG_QUESTION
+    for term in terms:
+        if not (long and len(term) == 1):
+            is_literal, plain = term_of(term)
+            (literals if is_literal else words).append(plain)
     return frozenset(literals), frozenset(words) - ENVELOPE
+
+
+@lru_cache(maxsize=4096)
+def term_of(term: str) -> tuple[bool, str]:
+    """Return whether a term is a name or a number, and its plain form."""
+    if not LITERAL.search(term):
+        return False, stem(term.lower())
+    if "/" in term or "\\" in term:
+        return True, place_of(term)
+    return True, LEADING_ZEROS.sub("", PLAIN.sub("", term.lower())) or term
 
 
 def place_of(path: str) -> str:
@@ -370,9 +478,9 @@ def _read_text(kind: str, text: str, question: Question) -> None:
 
 
 def _asked(text: str, question: Question) -> None:
-    plain = " ".join(text.split())
-    if plain and " " not in plain and not LITERAL.search(plain):
-        question.names.append(stem(plain.lower()))
+    plain = " ".join(REMARK.sub("", text).split())
+    if plain and " " not in plain:
+        question.names += terms_of(plain)[0] if LITERAL.search(plain) else (stem(plain.lower()),)
     question.exact.append(plain)
     question.shown.append(plain.lower().removeprefix("./").rstrip("/"))
     question.asked.append(plain)

@@ -43,9 +43,6 @@ OVERDUE: Final = 2.0
 MANY: Final = 3
 """So many new words or numbers are news in a result of any length."""
 
-SHARE: Final = 0.1
-"""A share of new words in a result that is news."""
-
 CHECKS: Final = 2
 """So many equal failures of a check, with changes between them, are patience; more are a stall."""
 
@@ -69,8 +66,7 @@ class Thread(msgspec.Struct):
         since: When the present answer was first given.
         looks: How many looks brought the present answer, without a movement.
         checks: How many looks after a change brought the present answer.
-        went: By place of a number in the answer: 1 if it rose, -1 if it fell.
-        turned: Whether a number went to and fro.
+        went: By place of a number in the answer: 1 if it rose, -1 if it fell, 0 if it went to and fro.
     """
 
     answers: deque[tuple[int, tuple[str, ...]]]
@@ -82,14 +78,13 @@ class Thread(msgspec.Struct):
     looks: int = 1
     checks: int = 0
     went: dict[int, int] = {}
-    turned: int = 0
 
 
 class Progress:
     """What the calls of a trajectory have shown, asked and changed so far."""
 
     __slots__ = (
-        "aliases", "apart", "asked", "at", "changed", "looks", "nos", "patience", "paused", "shapes", "shown", "states",
+        "aliases", "apart", "asked", "at", "changed", "looks", "nos", "patience", "paused", "rows", "shapes", "shown", "states",
         "stuck", "targets", "threads",
     )  # fmt: skip
 
@@ -104,7 +99,8 @@ class Progress:
         self.apart, self.looks, self.patience = apart, looks, patience
         self.shown: dict[str, None] = {}
         self.asked: dict[str, None] = {}
-        self.shapes: dict[int, None] = {}
+        self.shapes: dict[int, int] = {}
+        self.rows: dict[int, int] = {}
         self.threads: dict[int, Thread] = {}
         self.states: dict[int, dict[int, None]] = {}
         self.changed = 0
@@ -124,6 +120,8 @@ class Progress:
         new = [item for item in call.items if item not in self.shown and item not in call.echo]
         if call.state and (call.clear or thread is None or self.changed > thread.last) and not call.is_red:
             judged = self._judge_change(call, thread)
+        elif call.clear and call.is_red and not new and self._is_new_state(call):
+            judged = Judgement(NEITHER, "failed again")
         elif thread is None:
             judged = self._judge_question(call, new)
         else:
@@ -158,6 +156,14 @@ class Progress:
             return Judgement(HALF, "churn")
         return Judgement(NEWS, "changed")
 
+    def _is_new_state(self, call: Reading) -> bool:
+        """Whether a change that failed was not tried before; it is remembered as tried."""
+        tried = self.states.setdefault(hash(("tried", call.target)), {})
+        is_new = call.exact not in tried
+        tried[call.exact] = None
+        _forget(tried, STATES)
+        return is_new
+
     # --- questions that were not asked before -------------------------------------------------------------------------
 
     def _judge_question(self, call: Reading, new: list[str]) -> Judgement:
@@ -166,6 +172,8 @@ class Progress:
         numbers = [number for number in call.numbers if number not in self.shown and number not in call.echo]
         if call.is_no and not call.items - call.echo - CHANGED and self._is_no_again(call):
             return Judgement(FRUITLESS, "no again")
+        if self._are_known(call) and (call.is_rich or self.asked.keys() >= call.names):
+            return self._again(call)
         unasked = [literal for literal in call.literals if literal not in self.asked]
         if unasked and not self._asked_otherwise(unasked):
             if not call.success and not call.is_no:
@@ -186,6 +194,16 @@ class Progress:
             return Judgement(FRUITLESS if call.words else HALF, "asked in other words")
         return Judgement(NEITHER, "nothing new")
 
+    def _are_known(self, call: Reading) -> bool:
+        """Whether every row of a result was shown before, whatever was asked."""
+        return bool(call.rows) and all(row in self.rows for row in call.rows)
+
+    def _again(self, call: Reading) -> Judgement:
+        """Return what a call counts for that brought all of an earlier result, asked for in another way."""
+        if self.changed > max(self.rows[row] for row in call.rows) and not call.is_red:
+            return Judgement(NEITHER, "still right")
+        return Judgement(FRUITLESS, "seen")
+
     def _is_no_again(self, call: Reading) -> bool:
         """Whether the answer was no for the same names before, in another place or by other means."""
         names = [name for name in call.literals if "/" not in name]
@@ -198,7 +216,7 @@ class Progress:
         return all("/" in each and each.rpartition("/")[2] in self.asked for each in unasked)
 
     def _news(self, call: Reading, new: list[str]) -> Judgement:
-        if len(new) >= MANY or len(new) >= SHARE * len(call.items):
+        if len(new) >= MANY:
             return Judgement(NEWS, "new")
         return Judgement(SMALL_NEWS, "little new")
 
@@ -213,7 +231,8 @@ class Progress:
             if len(numbers) >= MANY:
                 self._moved(call, thread)
                 return Judgement(SMALL_NEWS, "new numbers")
-            if not self._changed_since(call, thread) and thread.items.issuperset(call.items):
+            known = self._are_known(call) if call.rows else thread.items.issuperset(call.items)
+            if not self._changed_since(call, thread) and known:
                 thread.looks += 1
                 return self._seen(call, thread)
         shape, numbers = thread.answers[-1]
@@ -227,7 +246,7 @@ class Progress:
             self._moved(call, thread)
             return Judgement(SMALL_NEWS, "answered otherwise")
         thread.looks += 1
-        return Judgement(FRUITLESS, "to and fro")
+        return self._seen(call, thread)
 
     def _changed_since(self, call: Reading, thread: Thread) -> bool:
         """Whether something was changed since the last look that may change the answer."""
@@ -249,11 +268,12 @@ class Progress:
                 continue
             step = _number(other) - _number(one)
             way = 1 if step > 0 else -1
-            if thread.went.get(place, way) != way:
-                thread.turned += 1
+            before_way = thread.went.get(place, way)
+            if before_way != way:
+                thread.went[place] = 0  # to and fro: it says nothing any more
             elif not _keeps_pace(step, seconds):
                 steady = True
-            thread.went[place] = way
+                thread.went[place] = way
         return steady
 
     def _same(self, call: Reading, thread: Thread, changed: bool) -> Judgement:
@@ -285,7 +305,7 @@ class Progress:
         thread.since, thread.looks, thread.checks = call.at, 0, 0
         self.stuck = 0
         if not keep:
-            thread.went, thread.turned = {}, 0
+            thread.went = {}
         thread.looks = 1
 
     # --- memory -------------------------------------------------------------------------------------------------------
@@ -310,11 +330,12 @@ class Progress:
         self.shown.update(dict.fromkeys(call.items))
         self.shown.update(dict.fromkeys(call.numbers))
         if len(call.items) >= MANY:
-            self.shapes[call.shape] = None
+            self.shapes[call.shape] = call.index
+        self.rows.update(dict.fromkeys(call.rows, call.index))
         self.asked.update(dict.fromkeys(call.literals))
         self.asked.update(dict.fromkeys(each.rpartition("/")[2] for each in call.literals if "/" in each))
         self.asked.update(dict.fromkeys(call.words))
-        for kept, most in ((self.shown, REMEMBERED), (self.asked, REMEMBERED), (self.shapes, REMEMBERED)):
+        for kept, most in ((self.shown, REMEMBERED), (self.asked, REMEMBERED), (self.shapes, REMEMBERED), (self.rows, REMEMBERED)):
             _forget(kept, most)
         _forget(self.threads, THREADS)
 
