@@ -21,6 +21,7 @@ SCRIPT_RANGE: Final = re.compile(r"['\"]?\d+(?:,\+?\d+|,\$)?[pqd]?(?:;\d+q)?['\"
 LINE: Final = re.compile(r"\s*(?:\$ )?([a-z][\w.+-]*)\s+\S")
 HUNK: Final = re.compile(r"^([+-])(?!\+\+|--)(.*)$", re.M)
 SUBSTITUTE: Final = re.compile(r"^\d*,?\d*s(.)(.*?)(?<!\\)\1(.*?)(?<!\\)\1")
+REPLACE: Final = re.compile(r"\.replace\(\W*(\w.*?)[\"'\\]+,[\s\"'\\]*(\w?.*?)[\"'\\]+\)")
 SCRIPT: Final = re.compile(r"^[\d,$]*[caid]\\?\s*")
 PLACE: Final = re.compile(r"[\w.~@-]*(?:/[\w.@-]+)+|\b[\w-]+\.[a-z]{1,5}\b")
 
@@ -47,7 +48,7 @@ CHANGING_PAIRS: Final = re.compile(
     r"|kubectl\s+(?:\S+\s+)*?(?:apply|delete|patch|scale|edit|set|create|replace|annotate|label|drain|cordon)"
     r"|kubectl\s+(?:\S+\s+)*?rollout\s+(?:restart|undo)|(?:terraform|tofu|pulumi|helm)\s+(?:apply|destroy|import|up|"
     r"install|upgrade|rollback|uninstall)|sed\s+(?:-\w+\s+)*-i|sed\s+-\w*i|perl\s+-\w*i|curl\s.*(?:-X\s*(?:POST|PUT|PATCH"
-    r"|DELETE)|\s-d\s|--data|\s-T\s)|(?i:insert\s+into|update\s+\w+\s+set|delete\s+from|alter\s+table|drop\s+\w+))"
+    r"|DELETE)|\s-d\s|--data|\s-T\s)|\.write(?:_text|_bytes|lines)?\(|open\([^)]*['\"][wax]|(?i:insert\s+into|update\s+\w+\s+set|delete\s+from|alter\s+table|drop\s+\w+))"
 )
 
 
@@ -96,7 +97,7 @@ def read_line(text: str) -> Line:
             said.append(" ".join((verb, *rest)))
         else:
             asked.append(" ".join((verb, *rest)))
-    question = " ; ".join(asked or said).lower()
+    question = " ; ".join(asked or said)
     if not changes:
         return Line(question, False)
     written, before = _written(line)
@@ -109,6 +110,9 @@ def _written(line: str) -> tuple[str, str]:
     hunks = HUNK.findall(line)
     if hunks and "@@" in line:
         return tuple("\n".join(text for sign, text in hunks if sign == kind) for kind in "+-")  # type: ignore[return-value]
+    replaced = REPLACE.search(line)
+    if replaced is not None:
+        return replaced.group(2), replaced.group(1)
     for quoted in QUOTED.findall(line):
         script = quoted[1:-1]
         found = SUBSTITUTE.match(script)

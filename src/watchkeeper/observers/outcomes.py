@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, Final, cast
 
 import msgspec
@@ -33,20 +33,21 @@ READ_VALUES: Final = 100
 """The number of values among a call's arguments that are read."""
 
 TOKEN: Final = re.compile(
-    r"([^\W\d_]\w*(?:-\w+)*|[\n{}])"  # a word, or the end of a row
+    r"([^\W\d_]\w*(?:-\w+)*|[\n{}\[\]])"  # a word, or the end of a row
     r"|\\[nrt]"
     # moments, with or without a day; lasting hours and minutes; seconds and milliseconds since 1970
     r"|\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?"
     r"|\d\d?:\d\d:\d\d(?:[.,]\d+)?z?"
+    r"|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago\b"
     r"|\d+h ?\d+m(?: ?\d+s)?\b|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
     r"|1[5-9]\d{8}(?:\d{3})?(?:\.\d+)?\b"
     # a day, a number with what belongs to it
-    r"|(\d{4}-\d\d-\d\d|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min|minutes|µs|us)\b|[\w%]*(?:-\w+)*))"
+    r"|(\d{4}-\d\d-\d\d|-?\d\d?:\d\d(?!\d)|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min|minutes|µs|us)\b|[\w%]*(?:-\w+)*))"
 )
 """One pass over a result in small letters; what is matched and not kept passes."""
 
 CODE: Final = re.compile(
-    r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{6,64}|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+    r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{5,64}|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 )
 """Hashes, addresses and ids."""
 
@@ -102,12 +103,13 @@ CHANGED: Final = frozenset(
     "written wrote saved updated created deleted removed moved renamed applied sent replaced changed inserted edited"
     " added patched modified restarted deployed committed scheduled posted uploaded assigned stored submitted booked"
     " started enabled disabled merged pushed copied installed closed granted reserved overwritten reverted restored"
-    " rebooted published registered adjusted set delivered reloaded tagged linked archived".split()
+    " rebooted published registered adjusted set delivered reloaded tagged linked archived"
+    " confirmed accepted placed ordered paid replacement replacements".split()
 )
 ACK_WORDS: Final = 25
 """An acknowledgement has at most so many words."""
 
-ENDS: Final = frozenset("\n{}")
+ENDS: Final = frozenset("\n{}[]")
 ROW_WORDS: Final = 2
 """A row with fewer words and numbers is not told apart."""
 
@@ -123,6 +125,7 @@ QUOTED: Final = re.compile(r"(?<!\w)['\"]([\w .:-]{2,40})['\"]")
 SQL_CHANGE: Final = re.compile(r"\s*(?:insert|update|delete|create|alter|drop|merge|truncate|grant|revoke)\s", re.I)
 RANGE: Final = re.compile(r"\s*\[?\s*-?\d+\s*(?:[-:,.]+\s*-?\d+)?\s*\]?\s*")
 LITERAL: Final = re.compile(r"[\d_/\\.@#-]|[a-z][A-Z]|^[A-Z]{2,}$")
+NOUGHT: Final = frozenset(("0", "1"))
 DIGITS: Final = frozenset("-0123456789")
 ASKED: Final = re.compile(r"[\w@#./\\~:+-]*\w")
 PLAIN: Final = re.compile(r"[^0-9a-z]+")
@@ -178,6 +181,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         echo: Words and numbers of the arguments.
         items: What the result says: words, without those that frame an answer.
         numbers: The numbers of the result, in their order.
+        labels: The word or number before each of them.
         shape: Fingerprint of ``items``, without words of the question.
         rows: Fingerprints of the rows of the result.
         is_rich: Whether the result says so much that only the same result can say the same.
@@ -204,6 +208,7 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     echo: frozenset[str]
     items: frozenset[str]
     numbers: tuple[str, ...]
+    labels: tuple[str, ...]
     shape: int
     rows: frozenset[int]
     is_rich: bool
@@ -249,6 +254,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
     tokens = tokens_of(result_of(invoked.rendered_output, question))
     found = frozenset(tokens) - ENDS
     numbers = tuple([token for token in tokens if token[0] in DIGITS])
+    labels = tuple([before for before, token in pairwise(("", *tokens)) if token[0] in DIGITS])
     items = found.difference(ENVELOPE, numbers)
     spoken = frozenset(tokens_of(asked))
     written = [text for text in (*question.payload, *question.raw) if text]
@@ -279,12 +285,13 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         echo=echo,
         items=items,
         numbers=numbers,
+        labels=labels,
         shape=hash(rest),
         rows=rows_of(tokens, spoken),
         is_rich=len(items) >= RICH_WORDS or len({number for number in numbers if len(number) > 1}) >= RICH_NUMBERS,
         size=size,
         is_no=size <= 4 * ACK_WORDS
-        and (not NO_WORDS.isdisjoint(found) or "0" in numbers or not (rest - echo or echo.issuperset(numbers))),
+        and (not NO_WORDS.isdisjoint(found) or "0" in numbers or not (rest - echo or set(numbers) - echo - NOUGHT)),
         is_red=is_red,
         is_final=not FINAL_WORDS.isdisjoint(found) and FINAL.search(_begin(invoked)) is not None,
         is_pause=not asked and size <= 8 and not question.payload and bool(question.exact),
@@ -350,7 +357,7 @@ def rows_of(tokens: Sequence[str], asked: frozenset[str]) -> frozenset[int]:
             if len(row) >= ROW_WORDS and not asked.issuperset(row):
                 rows.append(hash(frozenset(row)))
             row = []
-        else:
+        elif token not in ENVELOPE:
             row.append(token)
     return frozenset(rows)
 
@@ -373,6 +380,8 @@ def terms_of(asked: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names and numbers that a question has, and its other words."""
     literals: list[str] = []
     words: list[str] = []
+    if asked.isupper() and " " in asked:
+        asked = asked.lower()
     for quoted in QUOTED.findall(asked):
         literals.append(PLAIN.sub("", quoted.lower()))
     terms = ASKED.findall(asked)
@@ -453,7 +462,7 @@ def _read_text(kind: str, text: str, question: Question) -> None:
         line = read_line(text)
         question.exact.append(" ".join(text.split()))
         question.raw.append(text)
-        question.shown.append(line.asked)
+        question.shown.append(line.asked.lower())
         question.asked.append(line.asked)
         question.changes = question.changes or line.changes
         if line.changes:

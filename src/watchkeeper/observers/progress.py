@@ -8,13 +8,14 @@ The state is bounded: what was seen longest ago is forgotten.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import msgspec
 
-from watchkeeper.observers.outcomes import CHANGED, Reading
+from watchkeeper.observers.outcomes import CHANGED, PLAIN, Reading
 
 REMEMBERED: Final = 20_000
 """The number of words and numbers that are remembered as shown, and of words that were asked for."""
@@ -30,6 +31,8 @@ STATES: Final = 60
 THREAD_ITEMS: Final = 2_000
 """The number of changed things, and of states of one thing, that are remembered."""
 
+NUMBER: Final = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)(?::(\d\d))?")
+
 PAUSE: Final = 0.75
 """A call that begins this share of `apart` after the one before it comes after a pause."""
 
@@ -42,6 +45,9 @@ OVERDUE: Final = 2.0
 
 MANY: Final = 3
 """So many new words or numbers are news in a result of any length."""
+
+NEARLY: Final = 4
+"""A result with so many rows, of which one is new, is no news if it was asked for in another range."""
 
 CHECKS: Final = 2
 """So many equal failures of a check, with changes between them, are patience; more are a stall."""
@@ -84,7 +90,7 @@ class Progress:
     """What the calls of a trajectory have shown, asked and changed so far."""
 
     __slots__ = (
-        "aliases", "apart", "asked", "at", "changed", "looks", "nos", "patience", "paused", "rows", "shapes", "shown", "states",
+        "aliases", "apart", "asked", "at", "bases", "changed", "looks", "noisy", "nos", "patience", "paused", "rows", "shapes", "shown", "states",
         "stuck", "targets", "threads",
     )  # fmt: skip
 
@@ -99,6 +105,8 @@ class Progress:
         self.apart, self.looks, self.patience = apart, looks, patience
         self.shown: dict[str, None] = {}
         self.asked: dict[str, None] = {}
+        self.bases: dict[str, None] = {}
+        self.noisy: dict[str, None] = {}
         self.shapes: dict[int, int] = {}
         self.rows: dict[int, int] = {}
         self.threads: dict[int, Thread] = {}
@@ -172,14 +180,17 @@ class Progress:
         numbers = [number for number in call.numbers if number not in self.shown and number not in call.echo]
         if call.is_no and not call.items - call.echo - CHANGED and self._is_no_again(call):
             return Judgement(FRUITLESS, "no again")
+        if call.is_red and not (call.literals | call.words) <= self.asked.keys():
+            return Judgement(NEITHER, "failed again")
         if self._are_known(call) and (call.is_rich or self.asked.keys() >= call.names):
             return self._again(call)
         unasked = [literal for literal in call.literals if literal not in self.asked]
         if unasked and not self._asked_otherwise(unasked):
-            if not call.success and not call.is_no:
-                return Judgement(NEITHER, "failed again")
             return Judgement(SMALL_NEWS, "asked something new")
-        if len(numbers) >= MANY or (numbers and len(numbers) * 4 >= len(call.numbers)):
+        fresh = sum(row not in self.rows for row in call.rows)
+        if fresh >= 2 and fresh * 3 >= len(call.rows):
+            return Judgement(SMALL_NEWS, "new rows")
+        if not call.rows and (len(numbers) >= MANY) or (not call.rows and numbers and len(numbers) * 4 >= len(call.numbers)):
             return Judgement(SMALL_NEWS, "new numbers")
         words = [word for word in call.words if word not in self.asked]
         if call.shape in self.shapes:
@@ -212,8 +223,8 @@ class Progress:
         return all(name in self.nos or name in self.asked for name in names)
 
     def _asked_otherwise(self, unasked: Iterable[str]) -> bool:
-        """Whether names were asked for before as parts of longer ones or the other way round: spelling alone."""
-        return all("/" in each and each.rpartition("/")[2] in self.asked for each in unasked)
+        """Whether paths were asked for before with their folders."""
+        return all(each in self.bases for each in unasked)
 
     def _news(self, call: Reading, new: list[str]) -> Judgement:
         if len(new) >= MANY:
@@ -231,7 +242,8 @@ class Progress:
             if len(numbers) >= MANY:
                 self._moved(call, thread)
                 return Judgement(SMALL_NEWS, "new numbers")
-            known = self._are_known(call) if call.rows else thread.items.issuperset(call.items)
+            fresh = sum(row not in self.rows for row in call.rows)
+            known = fresh <= 1 if len(call.rows) >= NEARLY else thread.items.issuperset(call.items) and not fresh
             if not self._changed_since(call, thread) and known:
                 thread.looks += 1
                 return self._seen(call, thread)
@@ -264,13 +276,17 @@ class Progress:
         seconds = call.at - thread.at
         steady = False
         for place, (one, other) in enumerate(zip(before, call.numbers, strict=True)):
-            if one == other:
+            label = call.labels[place]
+            if one == other or label in self.noisy:
                 continue
             step = _number(other) - _number(one)
             way = 1 if step > 0 else -1
             before_way = thread.went.get(place, way)
             if before_way != way:
                 thread.went[place] = 0  # to and fro: it says nothing any more
+                if label.isalpha():
+                    self.noisy[label] = None
+                    _forget(self.noisy, REMEMBERED)
             elif not _keeps_pace(step, seconds):
                 steady = True
                 thread.went[place] = way
@@ -333,9 +349,9 @@ class Progress:
             self.shapes[call.shape] = call.index
         self.rows.update(dict.fromkeys(call.rows, call.index))
         self.asked.update(dict.fromkeys(call.literals))
-        self.asked.update(dict.fromkeys(each.rpartition("/")[2] for each in call.literals if "/" in each))
+        self.bases.update(dict.fromkeys(PLAIN.sub("", each.rpartition("/")[2]) for each in call.literals if "/" in each))
         self.asked.update(dict.fromkeys(call.words))
-        for kept, most in ((self.shown, REMEMBERED), (self.asked, REMEMBERED), (self.shapes, REMEMBERED), (self.rows, REMEMBERED)):
+        for kept, most in ((self.shown, REMEMBERED), (self.asked, REMEMBERED), (self.shapes, REMEMBERED), (self.rows, REMEMBERED), (self.bases, REMEMBERED)):
             _forget(kept, most)
         _forget(self.threads, THREADS)
 
@@ -352,10 +368,11 @@ def _is_code(item: str) -> bool:
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text.rstrip("%abcdefghijklmnopqrstuvwxyz").replace(",", ""))
-    except ValueError:
-        return float(hash(text) % 1000)
+    found = NUMBER.match(text)
+    if found is None:
+        return 0.0
+    hours, minutes = found.group(1), found.group(2)
+    return float(hours) * 60 + float(minutes) if minutes else float(hours.replace(",", ""))
 
 
 def _keeps_pace(step: float, seconds: float) -> bool:
