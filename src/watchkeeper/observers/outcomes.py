@@ -51,9 +51,10 @@ CODE: Final = re.compile(
 )
 """Hashes, addresses and ids."""
 
+MIXED: Final = re.compile(r"[a-z]\d|\d[a-z]")
 PASSING_FIELD: Final = re.compile(
     r"(?:[a-z]+[_-])*(?:(?:request|req|trace|span|correlation|session|transaction|txn|nonce|etag|cursor|timestamp|ts"
-    r"|elapsed|duration|took|uptime|age|attempts?|tries|try|polls?|looks?|calls?|seq|pid|latency|time|runtime|nonce"
+    r"|elapsed|duration|took|uptime|age|attempts?|tries|try|polls?|looks?|calls?|seq|pid|checked|asked|queried|polled|fetched|refreshed|time|runtime|nonce"
     r"|response-time|wall|token|hash|sha|sha256|md5|digest|checksum|rev|revision|rid|tid|execution_count|seconds|secs)"
     r"(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|number|key|token|time|ref))*"
     r"|[a-z_]+_(?:at|ms|ts|secs|hash|token|elapsed|rev))|requestid|traceid|in|after|within|real|user|sys|query-time"
@@ -127,6 +128,10 @@ RANGE: Final = re.compile(r"\s*\[?\s*-?\d+\s*(?:[-:,.]+\s*-?\d+)?\s*\]?\s*")
 LITERAL: Final = re.compile(r"[\d_/\\.@#-]|[a-z][A-Z]|^[A-Z]{2,}$")
 NOUGHT: Final = frozenset(("0", "1"))
 DIGITS: Final = frozenset("-0123456789")
+AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?")
+AMOUNTS: Final = 4
+"""What has more numbers is not a setting that is tried in steps."""
+
 ASKED: Final = re.compile(r"[\w@#./\\~:+-]*\w")
 PLAIN: Final = re.compile(r"[^0-9a-z]+")
 LEADING_ZEROS: Final = re.compile(r"(?<!\d)0+(?=\d)")
@@ -174,6 +179,8 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         literals: Names and numbers that it asks for, in small letters and without punctuation.
         names: Those of them that are the whole value of an argument.
         words: The other words of its question.
+        amount: If it changes something: the number that is written, if it is one.
+        likes: Fingerprint of what is written without numbers.
         target: Fingerprint of what it changes or looks at: its arguments without what is written.
         state: If it changes something: a fingerprint of what is written; else 0.
         before: If it says what was there before: a fingerprint of that; else 0.
@@ -201,6 +208,8 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     literals: frozenset[str]
     names: frozenset[str]
     words: frozenset[str]
+    amount: float | None
+    likes: int
     target: int
     state: int
     before: int
@@ -221,7 +230,12 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_ack(self) -> bool:
         """Whether the result says nothing about the matter."""
-        return self.size <= ACK_WORDS and not (self.items - self.echo - CHANGED) and not self.is_red
+        return not (
+            self.size > ACK_WORDS
+            or self.is_red
+            or self.items - self.echo - CHANGED
+            or set(self.numbers) - self.echo - NOUGHT
+        )
 
 
 class Question(msgspec.Struct, gc=False):
@@ -268,6 +282,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
     state = 0
     if clear or (acknowledged and not is_red):
         state = hash(tuple(map(normal, question.payload)) if question.payload else ("", *map(normal, question.exact)))
+    amount, likes = amount_of(question.payload or question.exact) if state else (None, 0)
     return Reading(
         index=index,
         name=invoked.name,
@@ -278,6 +293,8 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         literals=literals,
         names=frozenset(question.names),
         words=words,
+        amount=amount,
+        likes=likes,
         target=hash(frozenset(question.places) or literals or words) if question.payload else hash(("", *key)),
         state=state,
         before=hash(tuple(map(normal, question.old))) if question.old else 0,
@@ -319,8 +336,10 @@ def tokens_of(text: str) -> list[str]:
         if word:
             if word.isalpha() or len(word) == 1:
                 kept.append(word)
-            elif not (passes(before, word) if any(map(str.isdigit, word)) else False):
+            elif word.isidentifier() and not any(map(str.isdigit, word)):
                 kept.append(word)
+            elif not passes(before, word):
+                kept.append(without_codes(word))
             before = word
         elif number:
             if not passes(before, number):
@@ -329,6 +348,13 @@ def tokens_of(text: str) -> list[str]:
         elif kept and kept[-1] != "\n":
             kept.append("\n")
     return kept
+
+
+@lru_cache(maxsize=4096)
+def without_codes(word: str) -> str:
+    """Return a compound word without the parts that are codes: ``worker-7f9c4-x2x9q`` is one ``worker``."""
+    first, *rest = word.split("-")
+    return "-".join([first, *(part for part in rest if len(part) < 4 or part.isdigit() or not MIXED.search(part))])
 
 
 @lru_cache(maxsize=8192)
@@ -341,6 +367,8 @@ def passes(before: str, token: str) -> bool:
     """
     if CODE.fullmatch(token):
         return True
+    if not any(map(str.isdigit, token)):
+        return False
     if before in MEASURED:
         return UNITS.fullmatch(token) is not None and not token.isdigit()
     if token == "0" and before in FOLLOWED:
@@ -374,6 +402,13 @@ def normal(text: str) -> str:
     """Return a text without its layout and its comments."""
     lines = (line.split("#", 1)[0].split("//", 1)[0] for line in text[:20_000].lower().splitlines())
     return "".join("".join(lines).split()) or "".join(text.split())
+
+
+def amount_of(written: Sequence[str]) -> tuple[float | None, int]:
+    """Return the last number of what is written, and a fingerprint of the rest."""
+    text = " ".join(written)[:READ_CHARS]
+    found = AMOUNT.findall(text)
+    return (float(found[-1]) if found and len(found) <= AMOUNTS else None), hash(AMOUNT.sub("#", text))
 
 
 def terms_of(asked: str) -> tuple[frozenset[str], frozenset[str]]:

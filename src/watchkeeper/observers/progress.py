@@ -72,6 +72,7 @@ class Thread(msgspec.Struct):
         since: When the present answer was first given.
         looks: How many looks brought the present answer, without a movement.
         checks: How many looks after a change brought the present answer.
+        base: By place of a number in the answer: its first value, and when it was shown.
         went: By place of a number in the answer: 1 if it rose, -1 if it fell, 0 if it went to and fro.
     """
 
@@ -84,13 +85,14 @@ class Thread(msgspec.Struct):
     looks: int = 1
     checks: int = 0
     went: dict[int, int] = {}
+    base: dict[int, tuple[float, float]] = {}
 
 
 class Progress:
     """What the calls of a trajectory have shown, asked and changed so far."""
 
     __slots__ = (
-        "aliases", "apart", "asked", "at", "bases", "changed", "looks", "noisy", "nos", "patience", "paused", "rows", "shapes", "shown", "states",
+        "aliases", "amounts", "apart", "asked", "at", "bases", "changed", "effect", "looks", "noisy", "nos", "patience", "paused", "rows", "shapes", "shown", "states",
         "stuck", "targets", "threads",
     )  # fmt: skip
 
@@ -111,7 +113,8 @@ class Progress:
         self.rows: dict[int, int] = {}
         self.threads: dict[int, Thread] = {}
         self.states: dict[int, dict[int, None]] = {}
-        self.changed = 0
+        self.changed = self.effect = 0
+        self.amounts: dict[int, list[float]] = {}
         self.targets: dict[str, int] = {}
         self.stuck = 0
         self.aliases: dict[int, int] = {}
@@ -154,6 +157,12 @@ class Progress:
         states[call.state] = None
         _forget(states, STATES)
         _forget(self.states, TARGETS)
+        if not seen and call.amount is not None:
+            tried = self.amounts.setdefault(hash((call.target, call.likes)), [])
+            seen = len(tried) >= MANY - 1 and min(tried) < call.amount < max(tried) and self.effect < self.changed
+            tried.append(call.amount)
+            del tried[:-STATES]
+            _forget(self.amounts, TARGETS)
         if seen:
             return Judgement(FRUITLESS, "undone" if call.before or len(states) > 1 else "repeated")
         self.changed = call.index
@@ -190,7 +199,12 @@ class Progress:
         fresh = sum(row not in self.rows for row in call.rows)
         if fresh >= 2 and fresh * 3 >= len(call.rows):
             return Judgement(SMALL_NEWS, "new rows")
-        if not call.rows and (len(numbers) >= MANY) or (not call.rows and numbers and len(numbers) * 4 >= len(call.numbers)):
+        if not call.rows and numbers and (len(numbers) >= MANY or len(numbers) * 4 >= len(call.numbers)):
+            return Judgement(SMALL_NEWS, "new numbers")
+        if call.names and fresh and fresh == len(call.rows):
+            return Judgement(SMALL_NEWS, "new rows")
+        told = any(label not in self.noisy for label, each in zip(call.labels, call.numbers, strict=True) if each in numbers)
+        if numbers and told and fresh and len(call.rows) < NEARLY:
             return Judgement(SMALL_NEWS, "new numbers")
         words = [word for word in call.words if word not in self.asked]
         if call.shape in self.shapes:
@@ -270,7 +284,8 @@ class Progress:
     def _has_moved(self, call: Reading, thread: Thread, before: tuple[str, ...], changed: bool) -> bool:
         """Whether numbers differ as they do in progress or in a measurement, not as in a clock or in noise."""
         if changed:
-            return (call.shape, call.numbers) not in thread.answers
+            thread.went, thread.base = {}, {}
+            return True
         if len(before) != len(call.numbers):
             return any(number not in self.shown for number in call.numbers)
         seconds = call.at - thread.at
@@ -281,13 +296,16 @@ class Progress:
                 continue
             step = _number(other) - _number(one)
             way = 1 if step > 0 else -1
-            before_way = thread.went.get(place, way)
-            if before_way != way:
-                thread.went[place] = 0  # to and fro: it says nothing any more
-                if label.isalpha():
+            first, since = thread.base.setdefault(place, (_number(one), thread.at))
+            went = thread.went.get(place, way)
+            if went != way:  # to and fro: the second time it says nothing any more
+                if went == 0 and label.isalpha():
                     self.noisy[label] = None
                     _forget(self.noisy, REMEMBERED)
-            elif not _keeps_pace(step, seconds):
+                thread.went[place] = 0 if went else way
+            elif not _keeps_pace(step, seconds) and not (
+                since < thread.at and _keeps_pace(_number(other) - first, call.at - since)
+            ):
                 steady = True
                 thread.went[place] = way
         return steady
@@ -318,10 +336,11 @@ class Progress:
         return Judgement(HALF if call.is_ack else FRUITLESS, "seen")
 
     def _moved(self, call: Reading, thread: Thread, *, keep: bool = False) -> None:
+        self.effect = call.index
         thread.since, thread.looks, thread.checks = call.at, 0, 0
         self.stuck = 0
         if not keep:
-            thread.went = {}
+            thread.went, thread.base = {}, {}
         thread.looks = 1
 
     # --- memory -------------------------------------------------------------------------------------------------------
@@ -356,7 +375,7 @@ class Progress:
         _forget(self.threads, THREADS)
 
 
-def _forget(kept: dict[str, None] | dict[int, None] | dict[int, Thread] | dict[int, dict[int, None]] | dict[int, int] | dict[str, int], most: int) -> None:
+def _forget(kept: dict[str, None] | dict[int, None] | dict[int, Thread] | dict[int, dict[int, None]] | dict[int, int] | dict[str, int] | dict[int, list[float]], most: int) -> None:
     """Drop the oldest half of what is kept if there is more than ``most``."""
     if len(kept) > most:
         for key in list(kept)[: most // 2]:
