@@ -40,7 +40,7 @@ TOKEN: Final = re.compile(
     r"|\d\d?:\d\d:\d\d(?:[.,]\d+)?z?"
     r"|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago\b"
     r"|\d+h ?\d+m(?: ?\d+s)?\b|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
-    r"|1[5-9]\d{8}(?:\d{3})?(?:\.\d+)?\b"
+    r"|1\d{9}(?:\d{3})?(?:\.\d+)?\b"
     # a day, a number with what belongs to it
     r"|(\d{4}-\d\d-\d\d|-?\d\d?:\d\d(?!\d)|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min|minutes|µs|us)\b|[\w%]*(?:-\w+)*))"
 )
@@ -57,7 +57,8 @@ PASSING_FIELD: Final = re.compile(
     r"|elapsed|duration|took|uptime|age|attempts?|tries|try|polls?|looks?|calls?|seq|pid|checked|asked|queried|polled|fetched|refreshed|time|runtime|nonce"
     r"|response-time|wall|token|hash|sha|sha256|md5|digest|checksum|rev|revision|rid|tid|execution_count|seconds|secs)"
     r"(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|number|key|token|time|ref))*"
-    r"|[a-z_]+_(?:at|ms|ts|secs|hash|token|elapsed|rev))|requestid|traceid|in|after|within|real|user|sys|query-time"
+    r"|(?:query|server|exec|execution|total|cpu|read|load|db|sql|tool|fetch|op)_?(?:ms|millis|secs|seconds|time)"
+    r"|[a-z_]+_(?:at|ts|hash|token|elapsed|rev))|ms|millis|msec|requestid|traceid|in|after|within|real|user|sys|query-time"
 )
 """Words after which a number, or a code, differs by itself."""
 
@@ -105,7 +106,7 @@ CHANGED: Final = frozenset(
     " added patched modified restarted deployed committed scheduled posted uploaded assigned stored submitted booked"
     " started enabled disabled merged pushed copied installed closed granted reserved overwritten reverted restored"
     " rebooted published registered adjusted set delivered reloaded tagged linked archived"
-    " confirmed accepted placed ordered paid replacement replacements".split()
+    " confirmed ordered replacement replacements".split()
 )
 ACK_WORDS: Final = 25
 """An acknowledgement has at most so many words."""
@@ -354,7 +355,10 @@ def tokens_of(text: str) -> list[str]:
 def without_codes(word: str) -> str:
     """Return a compound word without the parts that are codes: ``worker-7f9c4-x2x9q`` is one ``worker``."""
     first, *rest = word.split("-")
-    return "-".join([first, *(part for part in rest if len(part) < 4 or part.isdigit() or not MIXED.search(part))])
+    kept = [part for part in rest if len(part) < 4 or part.isdigit() or not MIXED.search(part)]
+    if len(kept) < len(rest):
+        kept = [part for part in kept if len(part) < 4 or not part.isdigit()]
+    return "-".join([first, *kept])
 
 
 @lru_cache(maxsize=8192)

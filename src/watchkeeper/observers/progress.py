@@ -201,7 +201,7 @@ class Progress:
             return Judgement(SMALL_NEWS, "new rows")
         if not call.rows and numbers and (len(numbers) >= MANY or len(numbers) * 4 >= len(call.numbers)):
             return Judgement(SMALL_NEWS, "new numbers")
-        if call.names and fresh and fresh == len(call.rows):
+        if call.names >= call.literals | call.words and fresh and fresh == len(call.rows):
             return Judgement(SMALL_NEWS, "new rows")
         told = any(label not in self.noisy for label, each in zip(call.labels, call.numbers, strict=True) if each in numbers)
         if numbers and told and fresh and len(call.rows) < NEARLY:
@@ -248,7 +248,7 @@ class Progress:
     # --- looks at the same thing --------------------------------------------------------------------------------------
 
     def _judge_look(self, call: Reading, thread: Thread, new: list[str]) -> Judgement:
-        if new and not (call.exact in thread.exacts and all(_is_code(item) for item in new)):
+        if new and not self._are_codes(call, thread, new):
             self._moved(call, thread)
             return self._news(call, new)
         if call.exact not in thread.exacts:
@@ -257,7 +257,7 @@ class Progress:
                 self._moved(call, thread)
                 return Judgement(SMALL_NEWS, "new numbers")
             fresh = sum(row not in self.rows for row in call.rows)
-            known = fresh <= 1 if len(call.rows) >= NEARLY else thread.items.issuperset(call.items) and not fresh
+            known = fresh <= max(len(call.rows) // 5, 1) if len(call.rows) >= NEARLY else thread.items.issuperset(call.items) and not fresh
             if not self._changed_since(call, thread) and known:
                 thread.looks += 1
                 return self._seen(call, thread)
@@ -273,6 +273,13 @@ class Progress:
             return Judgement(SMALL_NEWS, "answered otherwise")
         thread.looks += 1
         return self._seen(call, thread)
+
+    def _are_codes(self, call: Reading, thread: Thread, new: list[str]) -> bool:
+        """Whether all that is new in a look are codes, which may differ every time."""
+        if not all(any(map(str.isdigit, item)) for item in new):
+            return False
+        fresh = sum(row not in self.rows for row in call.rows)
+        return call.exact in thread.exacts or (len(new) < MANY and 3 * fresh <= len(call.rows) + 1)
 
     def _changed_since(self, call: Reading, thread: Thread) -> bool:
         """Whether something was changed since the last look that may change the answer."""
@@ -380,10 +387,6 @@ def _forget(kept: dict[str, None] | dict[int, None] | dict[int, Thread] | dict[i
     if len(kept) > most:
         for key in list(kept)[: most // 2]:
             del kept[key]  # type: ignore[arg-type]
-
-
-def _is_code(item: str) -> bool:
-    return any(char.isdigit() for char in item)
 
 
 def _number(text: str) -> float:
