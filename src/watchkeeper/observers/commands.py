@@ -19,6 +19,7 @@ NOISE: Final = re.compile(r"\s*[0-9&]?>>?\s*(?:/dev/null|&\d)|\s*\d>&\d")
 ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=\S*")
 SCRIPT_RANGE: Final = re.compile(r"['\"]?\d+(?:,\+?\d+|,\$)?[pqd]?(?:;\d+q)?['\"]?|['\"]?NR[<>=&|\dNR ]+['\"]?")
 LINE: Final = re.compile(r"\s*(?:\$ )?([a-z][\w.+-]*)\s+\S")
+SETTING: Final = re.compile(r"--(?!.*(?:timeout|output|namespace|context|color|verbose|watch|tail|since|wait))[\w-]+=")
 HUNK: Final = re.compile(r"^([+-])(?!\+\+|--)(.*)$", re.M)
 SUBSTITUTE: Final = re.compile(r"^\d*,?\d*s(.)(.*?)(?<!\\)\1(.*?)(?<!\\)\1")
 REPLACE: Final = re.compile(r"\.replace\(\W*(\w.*?)[\"'\\]+,[\s\"'\\]*(\w?.*?)[\"'\\]+\)")
@@ -100,12 +101,12 @@ def read_line(text: str) -> Line:
     question = " ; ".join(asked or said)
     if not changes:
         return Line(question, False)
-    written, before = _written(line)
+    written, before = _written(line, question)
     outside = QUOTED.sub(" ", line.partition("<<")[0]) if "<<" not in line or HUNK.search(line) is None else line
     return Line(question, True, written, before, tuple(dict.fromkeys(PLACE.findall(outside)))[:8])
 
 
-def _written(line: str) -> tuple[str, str]:
+def _written(line: str, question: str) -> tuple[str, str]:
     """Return what a line writes and what it replaces: the lines of a patch, the script of an editor, or the line."""
     hunks = HUNK.findall(line)
     if hunks and "@@" in line:
@@ -120,7 +121,7 @@ def _written(line: str) -> tuple[str, str]:
             return found.group(3), found.group(2)
         if SCRIPT.match(script) is not None:
             return SCRIPT.sub("", script), ""
-    return " ".join(line.split()), ""
+    return " ".join(line.split()) if "<<" in line else question, ""
 
 
 def _read_part(part: str) -> tuple[str, list[str]] | None:
@@ -137,7 +138,7 @@ def _read_part(part: str) -> tuple[str, list[str]] | None:
         return ("read", [_plain(word) for word in given if not word.isdigit()])
     if verb in SEARCHING:
         verb = "search"
-    return verb, [_plain(word) for word in words[1:] if not word.startswith("-")]
+    return verb, [_plain(word) for word in words[1:] if not word.startswith("-") or SETTING.match(word)]
 
 
 def _plain(word: str) -> str:

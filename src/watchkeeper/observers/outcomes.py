@@ -62,7 +62,7 @@ PASSING_FIELD: Final = re.compile(
 )
 """Words after which a number, or a code, differs by itself."""
 
-MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys", "time", "wall", "seconds", "secs"))
+MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys"))
 """Words after which only a duration passes."""
 
 UNITS: Final = re.compile(r"[\d.,]+ ?(?:ns|µs|us|ms|msec|s|secs?|seconds?|m|min|minutes?)")
@@ -115,10 +115,6 @@ ENDS: Final = frozenset("\n{}[]")
 ROW_WORDS: Final = 2
 """A row with fewer words and numbers is not told apart."""
 
-RICH_WORDS: Final = 20
-RICH_NUMBERS: Final = 4
-"""A result with so many different words, or numbers of several digits, can be told from any other."""
-
 LONG_QUESTION: Final = 4
 """In a question with more terms, single digits say nothing."""
 
@@ -129,6 +125,7 @@ RANGE: Final = re.compile(r"\s*\[?\s*-?\d+\s*(?:[-:,.]+\s*-?\d+)?\s*\]?\s*")
 LITERAL: Final = re.compile(r"[\d_/\\.@#-]|[a-z][A-Z]|^[A-Z]{2,}$")
 NOUGHT: Final = frozenset(("0", "1"))
 DIGITS: Final = frozenset("-0123456789")
+DAY: Final = re.compile(r"(?:19|20)\d{6}")
 AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?")
 AMOUNTS: Final = 4
 """What has more numbers is not a setting that is tried in steps."""
@@ -179,8 +176,9 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         action: The same without arguments that only say how much to show.
         literals: Names and numbers that it asks for, in small letters and without punctuation.
         names: Those of them that are the whole value of an argument.
+        keys: Those of ``names`` that are no days.
         words: The other words of its question.
-        amount: If it changes something: the number that is written, if it is one.
+        amount: If it changes something: the numbers that are written, if they are few.
         likes: Fingerprint of what is written without numbers.
         target: Fingerprint of what it changes or looks at: its arguments without what is written.
         state: If it changes something: a fingerprint of what is written; else 0.
@@ -192,7 +190,6 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         labels: The word or number before each of them.
         shape: Fingerprint of ``items``, without words of the question.
         rows: Fingerprints of the rows of the result.
-        is_rich: Whether the result says so much that only the same result can say the same.
         size: How many words and numbers the result has.
         is_no: Whether the result is short and says no, or says nothing that is not in the question.
         is_red: Whether it says that something failed.
@@ -208,8 +205,9 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     action: int
     literals: frozenset[str]
     names: frozenset[str]
+    keys: frozenset[str]
     words: frozenset[str]
-    amount: float | None
+    amount: tuple[float, ...]
     likes: int
     target: int
     state: int
@@ -221,7 +219,6 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     labels: tuple[str, ...]
     shape: int
     rows: frozenset[int]
-    is_rich: bool
     size: int
     is_no: bool
     is_red: bool
@@ -283,7 +280,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
     state = 0
     if clear or (acknowledged and not is_red):
         state = hash(tuple(map(normal, question.payload)) if question.payload else ("", *map(normal, question.exact)))
-    amount, likes = amount_of(question.payload or question.exact) if state else (None, 0)
+    amount, likes = amount_of(question.payload or question.exact) if state else ((), 0)
     return Reading(
         index=index,
         name=invoked.name,
@@ -293,6 +290,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         action=hash((*key, *question.payload)),
         literals=literals,
         names=frozenset(question.names),
+        keys=frozenset([name for name in question.names if not DAY.fullmatch(name)]),
         words=words,
         amount=amount,
         likes=likes,
@@ -306,7 +304,6 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         labels=labels,
         shape=hash(rest),
         rows=rows_of(tokens, spoken),
-        is_rich=len(items) >= RICH_WORDS or len({number for number in numbers if len(number) > 1}) >= RICH_NUMBERS,
         size=size,
         is_no=size <= 4 * ACK_WORDS
         and (not NO_WORDS.isdisjoint(found) or "0" in numbers or not (rest - echo or set(numbers) - echo - NOUGHT)),
@@ -408,11 +405,11 @@ def normal(text: str) -> str:
     return "".join("".join(lines).split()) or "".join(text.split())
 
 
-def amount_of(written: Sequence[str]) -> tuple[float | None, int]:
-    """Return the last number of what is written, and a fingerprint of the rest."""
+def amount_of(written: Sequence[str]) -> tuple[tuple[float, ...], int]:
+    """Return the numbers of what is written, if they are few, and a fingerprint of the rest."""
     text = " ".join(written)[:READ_CHARS]
     found = AMOUNT.findall(text)
-    return (float(found[-1]) if found and len(found) <= AMOUNTS else None), hash(AMOUNT.sub("#", text))
+    return tuple(map(float, found)) if len(found) <= AMOUNTS else (), hash(AMOUNT.sub("#", text))
 
 
 def terms_of(asked: str) -> tuple[frozenset[str], frozenset[str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -46,6 +46,9 @@ OVERDUE: Final = 2.0
 MANY: Final = 3
 """So many new words or numbers are news in a result of any length."""
 
+ROW_KEYS: Final = 5
+"""The number of questions that are remembered for a row, less one."""
+
 NEARLY: Final = 4
 """A result with so many rows, of which one is new, is no news if it was asked for in another range."""
 
@@ -58,6 +61,13 @@ class Judgement(NamedTuple):
 
     weight: float
     why: str
+
+
+class Row(msgspec.Struct):
+    """A row that was shown: in which call last, and to which questions, by their names."""
+
+    last: int
+    keys: tuple[frozenset[str], ...]
 
 
 class Thread(msgspec.Struct):
@@ -73,6 +83,7 @@ class Thread(msgspec.Struct):
         looks: How many looks brought the present answer, without a movement.
         checks: How many looks after a change brought the present answer.
         base: By place of a number in the answer: its first value, and when it was shown.
+        turns: By place of a number in the answer: how often it changed, and how often it turned.
         went: By place of a number in the answer: 1 if it rose, -1 if it fell, 0 if it went to and fro.
     """
 
@@ -86,6 +97,7 @@ class Thread(msgspec.Struct):
     checks: int = 0
     went: dict[int, int] = {}
     base: dict[int, tuple[float, float]] = {}
+    turns: dict[int, tuple[int, int]] = {}
 
 
 class Progress:
@@ -110,11 +122,11 @@ class Progress:
         self.bases: dict[str, None] = {}
         self.noisy: dict[str, None] = {}
         self.shapes: dict[int, int] = {}
-        self.rows: dict[int, int] = {}
+        self.rows: dict[int, Row] = {}
         self.threads: dict[int, Thread] = {}
         self.states: dict[int, dict[int, None]] = {}
         self.changed = self.effect = 0
-        self.amounts: dict[int, list[float]] = {}
+        self.amounts: dict[int, list[tuple[float, ...]]] = {}
         self.targets: dict[str, int] = {}
         self.stuck = 0
         self.aliases: dict[int, int] = {}
@@ -157,9 +169,9 @@ class Progress:
         states[call.state] = None
         _forget(states, STATES)
         _forget(self.states, TARGETS)
-        if not seen and call.amount is not None:
+        if not seen and call.amount:
             tried = self.amounts.setdefault(hash((call.target, call.likes)), [])
-            seen = len(tried) >= MANY - 1 and min(tried) < call.amount < max(tried) and self.effect < self.changed
+            seen = self.effect < self.changed and _is_between(tried, call.amount)
             tried.append(call.amount)
             del tried[:-STATES]
             _forget(self.amounts, TARGETS)
@@ -184,14 +196,14 @@ class Progress:
     # --- questions that were not asked before -------------------------------------------------------------------------
 
     def _judge_question(self, call: Reading, new: list[str]) -> Judgement:
-        if new:
+        if new and not self._are_codes(call, thread=None, new=new):
             return self._news(call, new)
         numbers = [number for number in call.numbers if number not in self.shown and number not in call.echo]
         if call.is_no and not call.items - call.echo - CHANGED and self._is_no_again(call):
             return Judgement(FRUITLESS, "no again")
         if call.is_red and not (call.literals | call.words) <= self.asked.keys():
             return Judgement(NEITHER, "failed again")
-        if self._are_known(call) and (call.is_rich or self.asked.keys() >= call.names):
+        if self._are_known(call):
             return self._again(call)
         unasked = [literal for literal in call.literals if literal not in self.asked]
         if unasked and not self._asked_otherwise(unasked):
@@ -221,11 +233,14 @@ class Progress:
 
     def _are_known(self, call: Reading) -> bool:
         """Whether every row of a result was shown before, whatever was asked."""
-        return bool(call.rows) and all(row in self.rows for row in call.rows)
+        rows = self.rows
+        return bool(call.rows) and all(
+            row in rows and any(call.keys <= keys for keys in rows[row].keys) for row in call.rows
+        )
 
     def _again(self, call: Reading) -> Judgement:
         """Return what a call counts for that brought all of an earlier result, asked for in another way."""
-        if self.changed > max(self.rows[row] for row in call.rows) and not call.is_red:
+        if self.changed > max(self.rows[row].last for row in call.rows) and not call.is_red:
             return Judgement(NEITHER, "still right")
         return Judgement(FRUITLESS, "seen")
 
@@ -274,12 +289,12 @@ class Progress:
         thread.looks += 1
         return self._seen(call, thread)
 
-    def _are_codes(self, call: Reading, thread: Thread, new: list[str]) -> bool:
+    def _are_codes(self, call: Reading, thread: Thread | None, new: list[str]) -> bool:
         """Whether all that is new in a look are codes, which may differ every time."""
         if not all(any(map(str.isdigit, item)) for item in new):
             return False
         fresh = sum(row not in self.rows for row in call.rows)
-        return call.exact in thread.exacts or (len(new) < MANY and 3 * fresh <= len(call.rows) + 1)
+        return (thread is not None and call.exact in thread.exacts) or (len(new) < MANY and 3 * fresh <= len(call.rows) + 1)
 
     def _changed_since(self, call: Reading, thread: Thread) -> bool:
         """Whether something was changed since the last look that may change the answer."""
@@ -305,8 +320,10 @@ class Progress:
             way = 1 if step > 0 else -1
             first, since = thread.base.setdefault(place, (_number(one), thread.at))
             went = thread.went.get(place, way)
-            if went != way:  # to and fro: the second time it says nothing any more
-                if went == 0 and label.isalpha():
+            moves, turns = thread.turns.get(place, (0, 0))
+            thread.turns[place] = (moves + 1, turns + (went != way))
+            if went != way:  # to and fro: if often, it says nothing any more
+                if turns and 5 * (turns + 1) >= 2 * moves and label.isalpha():
                     self.noisy[label] = None
                     _forget(self.noisy, REMEMBERED)
                 thread.went[place] = 0 if went else way
@@ -373,7 +390,14 @@ class Progress:
         self.shown.update(dict.fromkeys(call.numbers))
         if len(call.items) >= MANY:
             self.shapes[call.shape] = call.index
-        self.rows.update(dict.fromkeys(call.rows, call.index))
+        for row in call.rows:
+            kept = self.rows.get(row)
+            if kept is None:
+                self.rows[row] = Row(call.index, (call.keys,))
+            else:
+                kept.last = call.index
+                if call.keys not in kept.keys:
+                    kept.keys = (*kept.keys[-ROW_KEYS:], call.keys)
         self.asked.update(dict.fromkeys(call.literals))
         self.bases.update(dict.fromkeys(PLAIN.sub("", each.rpartition("/")[2]) for each in call.literals if "/" in each))
         self.asked.update(dict.fromkeys(call.words))
@@ -382,11 +406,11 @@ class Progress:
         _forget(self.threads, THREADS)
 
 
-def _forget(kept: dict[str, None] | dict[int, None] | dict[int, Thread] | dict[int, dict[int, None]] | dict[int, int] | dict[str, int] | dict[int, list[float]], most: int) -> None:
+def _forget(kept: dict[Any, Any], most: int) -> None:
     """Drop the oldest half of what is kept if there is more than ``most``."""
     if len(kept) > most:
         for key in list(kept)[: most // 2]:
-            del kept[key]  # type: ignore[arg-type]
+            del kept[key]
 
 
 def _number(text: str) -> float:
@@ -395,6 +419,17 @@ def _number(text: str) -> float:
         return 0.0
     hours, minutes = found.group(1), found.group(2)
     return float(hours) * 60 + float(minutes) if minutes else float(hours.replace(",", ""))
+
+
+def _is_between(tried: list[tuple[float, ...]], amount: tuple[float, ...]) -> bool:
+    """Whether numbers differ from those tried before in one place, and lie between two that were tried there."""
+    if len(tried) < MANY - 1:
+        return False
+    varying = [place for place, each in enumerate(zip(*tried, amount, strict=False)) if len(set(each)) > 1]
+    if len(varying) != 1:
+        return False
+    values = [each[varying[0]] for each in tried]
+    return min(values) < amount[varying[0]] < max(values)
 
 
 def _keeps_pace(step: float, seconds: float) -> bool:
