@@ -309,7 +309,7 @@ class Progress:
             thread.went, thread.base = {}, {}
             return True
         if len(before) != len(call.numbers):
-            return any(number not in self.shown for number in call.numbers)
+            return not (set(before) <= set(call.numbers) or set(call.numbers) <= set(before))  # else a code of digits
         seconds = call.at - thread.at
         steady = False
         for place, (one, other) in enumerate(zip(before, call.numbers, strict=True)):
@@ -321,12 +321,14 @@ class Progress:
             first, since = thread.base.setdefault(place, (_number(one), thread.at))
             went = thread.went.get(place, way)
             moves, turns = thread.turns.get(place, (0, 0))
-            thread.turns[place] = (moves + 1, turns + (went != way))
-            if went != way:  # to and fro: if often, it says nothing any more
+            thread.turns[place] = (moves + 1, turns + (went == -way))
+            if went == 0:
+                thread.went[place] = way
+            elif went != way:  # to and fro: if often, it says nothing any more
                 if turns and 5 * (turns + 1) >= 2 * moves and label.isalpha():
                     self.noisy[label] = None
                     _forget(self.noisy, REMEMBERED)
-                thread.went[place] = 0 if went else way
+                thread.went[place] = 0
             elif not _keeps_pace(step, seconds) and not (
                 since < thread.at and _keeps_pace(_number(other) - first, call.at - since)
             ):

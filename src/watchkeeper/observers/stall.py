@@ -69,12 +69,13 @@ class Found(msgspec.Struct, frozen=True):
 class Stalls:
     """The stalls of one trajectory: a fold over the readings of its calls."""
 
-    __slots__ = ("count", "detector", "found", "fruitless", "progress", "score")
+    __slots__ = ("count", "detector", "enough", "found", "fruitless", "progress", "score")
 
     def __init__(self, detector: StallDetector) -> None:
         """Begin before the first call."""
         self.detector = detector
         self.progress = Progress(detector.apart, detector.looks, detector.patience)
+        self.enough = detector.repeats - 1.0
         self.score = 0.0
         self.count = 0
         self.fruitless: deque[tuple[Reading, str]] = deque(maxlen=CITED)
@@ -84,13 +85,13 @@ class Stalls:
         """Judge one more call."""
         weight, why = self.progress.judge(call)
         self.count = call.index
-        most = CEILING * self.detector.repeats
+        most = CEILING * self.enough
         self.score = min(max(self.score + weight, 0.0), most)
         if self.score == 0.0:
             self.fruitless.clear()
         elif weight > 0:
             self.fruitless.append((call, why))
-        if weight > 0 and self.score >= self.detector.repeats:
+        if weight > 0 and self.score >= self.enough:
             self.found.append(self._found(call.index))
 
     def _found(self, index: int) -> Found:
@@ -104,7 +105,7 @@ class Stalls:
         by = names[0][0] if len(names) == 1 else f"{names[0][0]}, {names[1][0]}" if len(names) == 2 else ""
         first = self.fruitless[0][0].index
         said = f"since call #{first}, {times} calls ({by}) brought nothing new; {most} of them {SAID.get(why, why)}"
-        severity: Severity = "warning" if self.score >= CEILING * self.detector.repeats else "caution"
+        severity: Severity = "warning" if self.score >= CEILING * self.enough else "caution"
         return Found(index, category, said, [call.index for call, _ in self.fruitless], severity)
 
 
@@ -113,7 +114,8 @@ class StallDetector:
     """Tells the agent that its calls get it nowhere.
 
     Attributes:
-        repeats: How many fruitless calls are a stall; news between them counts against it, as two calls or as one.
+        repeats: How many equal calls with equal results in a row are a stall. Of other fruitless calls one less is
+            enough, because the first of equal calls is not fruitless. News in between counts as one or two calls less.
         apart: Two looks at one thing that begin at least so many seconds apart are waiting.
         looks: How many such looks without a movement are still waiting.
         patience: For how many seconds without a movement they are still waiting.
@@ -132,7 +134,7 @@ class StallDetector:
         Raises:
             ObserverError: Naming the field and its value.
         """
-        check_settings(self, repeats=(2, KEPT_CALLS), looks=(2, None))
+        check_settings(self, repeats=(3, KEPT_CALLS), looks=(2, None))
         for field in ("apart", "patience"):
             value: object = getattr(self, field)
             if not is_number(value) or value <= 0:
