@@ -33,7 +33,11 @@ READ_VALUES: Final = 100
 """The number of values among a call's arguments that are read."""
 
 TOKEN: Final = re.compile(
-    r"([^\W\d_]\w*(?:-\w+)*|[\n{}\[\]])"  # a word, or the end of a row
+    r"([a-z\u00aa-\uffff]\w*(?:-\w+)*|[\n{}\[\]]"  # a word, or the end of a row
+    # a day, a number with what belongs to it, if it is none of those below
+    r"|(?!\d{4}-\d\d-\d\d[t ]\d|\d\d?:\d\d:\d|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago"
+    r"|\d+h ?\d+m|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b|1\d{9}(?:\d{3})?(?:\.\d+)?\b)"
+    r"(?:\d{4}-\d\d-\d\d|-?\d\d?:\d\d(?!\d)|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min|minutes|µs|us)\b|[\w%]*(?:-\w+)*)))"
     r"|\\[nrt]"
     # moments, with or without a day; lasting hours and minutes; seconds and milliseconds since 1970
     r"|\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?"
@@ -41,8 +45,6 @@ TOKEN: Final = re.compile(
     r"|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago\b"
     r"|\d+h ?\d+m(?: ?\d+s)?\b|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
     r"|1\d{9}(?:\d{3})?(?:\.\d+)?\b"
-    # a day, a number with what belongs to it
-    r"|(\d{4}-\d\d-\d\d|-?\d\d?:\d\d(?!\d)|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min|minutes|µs|us)\b|[\w%]*(?:-\w+)*))"
 )
 """One pass over a result in small letters; what is matched and not kept passes."""
 
@@ -330,21 +332,18 @@ def tokens_of(text: str) -> list[str]:
     """Return the words, numbers and ends of rows of a text, in small letters and in their order, without what passes."""
     kept: list[str] = []
     before = ""
-    for word, number in TOKEN.findall(text.lower()):
-        if word:
-            if word.isalpha() or len(word) == 1:
-                kept.append(word)
-            elif word.isidentifier() and not any(map(str.isdigit, word)):
-                kept.append(word)
-            elif not passes(before, word):
-                kept.append(without_codes(word))
-            before = word
-        elif number:
-            if not passes(before, number):
-                kept.append(number)
+    for token in TOKEN.findall(text.lower()):
+        if token.isalpha():
+            kept.append(token)
+            before = token
+        elif not token:
             before = ""
-        elif kept and kept[-1] != "\n":
-            kept.append("\n")
+        elif token in ENDS:
+            kept.append(token)
+        else:
+            if not passes(before, token):
+                kept.append(without_codes(token))
+            before = token
     return kept
 
 
@@ -352,6 +351,8 @@ def tokens_of(text: str) -> list[str]:
 def without_codes(word: str) -> str:
     """Return a compound word without the parts that are codes: ``worker-7f9c4-x2x9q`` is one ``worker``."""
     first, *rest = word.split("-")
+    if not rest or not first:
+        return word
     kept = [part for part in rest if len(part) < 4 or part.isdigit() or not MIXED.search(part)]
     if len(kept) < len(rest):
         kept = [part for part in kept if len(part) < 4 or not part.isdigit()]
