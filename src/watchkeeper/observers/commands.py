@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from watchkeeper.observers.vocabulary import BEFORE, CHANGING, KNOWN, READING, SAYING, SEARCHING
+
 LONGEST: Final = 4_000
 
 QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
@@ -26,19 +28,6 @@ REPLACE: Final = re.compile(r"\.replace\(\W*(\w.*?)[\"'\\]+,[\s\"'\\]*(\w?.*?)[\
 SCRIPT: Final = re.compile(r"^[\d,$]*[caid]\\?\s*")
 PLACE: Final = re.compile(r"[\w.~@-]*(?:/[\w.@-]+)+|\b[\w-]+\.[a-z]{1,5}\b")
 
-BEFORE: Final = frozenset("sudo time env nohup nice exec command stdbuf xargs".split())
-SAYING: Final = frozenset("echo printf date sleep cd pushd popd true set export clear pwd wc sort uniq cut tr column".split())
-KNOWN: Final = frozenset(
-    "git npm npx yarn pnpm node python python3 pytest make cmake docker podman kubectl helm curl wget ls find ps ss lsof"
-    " sed awk go cargo rustc java mvn gradle ruby bash sh psql sqlite3 mysql systemctl journalctl ssh df du diff stat"
-    " file tree jq terraform aws gcloud az ruff mypy tox uv pip".split()
-)
-READING: Final = frozenset("cat head tail less more nl bat view type tac zcat strings".split())
-SEARCHING: Final = frozenset("grep rg ag ack egrep fgrep findstr zgrep".split())
-CHANGING: Final = frozenset(
-    "rm mv cp touch mkdir rmdir chmod chown ln tee patch kill pkill killall rsync scp dd truncate install unzip tar"
-    " reboot shutdown mount umount useradd passwd crontab createdb dropdb black prettier gofmt".split()
-)
 CHANGING_PAIRS: Final = re.compile(
     r"\b(?:git\s+(?:-\S+\s+)*(?:commit|push|checkout|reset|stash|apply|add|merge|rebase|restore|revert|cherry-pick"
     r"|switch|tag|pull|clean|rm|mv|am)"

@@ -22,6 +22,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from watchkeeper.observers.commands import is_line, read_line
+from watchkeeper.observers.vocabulary import CHANGED, ENVELOPE, FINAL_WORDS, NO_WORDS, RED_WORDS
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import KEPT_CALLS
 from watchkeeper.tools.context import ToolInvoked
@@ -33,18 +34,20 @@ READ_VALUES: Final = 100
 """The number of values among a call's arguments that are read."""
 
 TOKEN: Final = re.compile(
-    r"([a-z\u00aa-\uffff]\w*(?:-\w+)*|[\n{}\[\]]"  # a word, or the end of a row
+    r"[ \t\r\"':,;.()<>=/|*#!?@&^~$%+]{0,20}+"  # what is between, skipped at once
+    r"(?:([a-z\u00aa-\uffff]\w*(?:-\w+)*|[\n{}\[\]]"  # a word, or the end of a row
     # a day, a number with what belongs to it, if it is none of those below
     r"|(?!\d{4}-\d\d-\d\d[t ]\d|\d\d?:\d\d:\d|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago"
     r"|\d+h ?\d+m|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b|1\d{9}(?:\d{3})?(?:\.\d+)?\b)"
-    r"(?:\d{4}-\d\d-\d\d|-?\d\d?:\d\d(?!\d)|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min|minutes|µs|us)\b|[\w%]*(?:-\w+)*)))"
+    r"(?:\d{4}-\d\d-\d\d|-?\d\d?:\d\d(?!\d)"
+    r"|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min|minutes|µs|us)\b|[\w%]*(?:-\w+)*)))"
     r"|\\[nrt]"
     # moments, with or without a day; lasting hours and minutes; seconds and milliseconds since 1970
     r"|\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?"
     r"|\d\d?:\d\d:\d\d(?:[.,]\d+)?z?"
     r"|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago\b"
     r"|\d+h ?\d+m(?: ?\d+s)?\b|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
-    r"|1\d{9}(?:\d{3})?(?:\.\d+)?\b"
+    r"|1\d{9}(?:\d{3})?(?:\.\d+)?\b)"
 )
 """One pass over a result in small letters; what is matched and not kept passes."""
 
@@ -56,11 +59,13 @@ CODE: Final = re.compile(
 MIXED: Final = re.compile(r"[a-z]\d|\d[a-z]")
 PASSING_FIELD: Final = re.compile(
     r"(?:[a-z]+[_-])*(?:(?:request|req|trace|span|correlation|session|transaction|txn|nonce|etag|cursor|timestamp|ts"
-    r"|elapsed|duration|took|uptime|age|attempts?|tries|try|polls?|looks?|calls?|seq|pid|checked|asked|queried|polled|fetched|refreshed|time|runtime|nonce"
+    r"|elapsed|duration|took|uptime|age|attempts?|tries|try|polls?|looks?|calls?|seq|pid|checked|asked|queried|polled|fetched"
+    r"|refreshed|time|runtime|nonce"
     r"|response-time|wall|token|hash|sha|sha256|md5|digest|checksum|rev|revision|rid|tid|execution_count|seconds|secs)"
     r"(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|number|key|token|time|ref))*"
     r"|(?:query|server|exec|execution|total|cpu|read|load|db|sql|tool|fetch|op)_?(?:ms|millis|secs|seconds|time)"
-    r"|[a-z_]+_(?:at|ts|hash|token|elapsed|rev))|ms|millis|msec|requestid|traceid|in|after|within|real|user|sys|query-time"
+    r"|[a-z_]+_(?:at|ts|hash|token|elapsed|rev))|ms|millis|msec"
+    r"|requestid|traceid|in|after|within|real|user|sys"
 )
 """Words after which a number, or a code, differs by itself."""
 
@@ -71,44 +76,15 @@ UNITS: Final = re.compile(r"[\d.,]+ ?(?:ns|µs|us|ms|msec|s|secs?|seconds?|m|min
 FOLLOWED: Final = frozenset(("exit", "code", "status", "exit_code", "returncode", "exitcode", "rc"))
 """Words after which a zero says nothing."""
 
-ENVELOPE: Final = frozenset(
-    "a an the of in on at to for from by with and or is are was were be been has have had it its this that there here"
-    " your you i we no not none any all as if so but again still yet now already nothing null true false ok okay done"
-    " success successful successfully succeeded result results status code data message output stdout stderr exit"
-    " error errors found match matches matched hit hits item items total count rows row empty please try could couldn"
-    " did didn does doesn t can cannot can't s zero 0 yes response reply returned returning see info note warning"
-    " trace span request req attempt try poll look call id ms exit code took elapsed time unchanged same noted acknowledged recorded received thanks thank sorry unable query search searched".split()
-)
-"""Words that frame an answer and say nothing about the matter."""
 
 RED: Final = re.compile(
     r"(?<!\b0 )(?<!\bno )\b(?:fail(?:ed|s|ure|ures|ing)?|error|errors|exception|traceback|mismatch|invalid|denied"
     r"|refused|forbidden|unauthorized|timed out|timeout|red|rejected|violations?|broken|conflict|unreachable"
     r"|fehlgeschlagen|fehler|abgelehnt|[ée]chec|erreur|fall[oó])\b(?!\W{0,4}(?:0\b|null|none|false|\[\]))"
 )
-NO_WORDS: Final = frozenset(
-    "no not none nothing zero empty unknown missing without cannot null keine kein nicht nichts aucun aucune rien ningun"
-    " ninguna nada geen niets couldn didn doesn".split()
-)
-RED_WORDS: Final = frozenset(
-    "fail failed fails failure failures failing error errors exception traceback mismatch invalid denied refused"
-    " forbidden unauthorized timed timeout red rejected violation violations broken conflict unreachable"
-    " fehlgeschlagen fehler abgelehnt échec echec erreur fallo falló".split()
-)
-FINAL_WORDS: Final = frozenset(
-    "failed canceled cancelled aborted terminated killed dead lost crashed expired rejected declined stopped gone"
-    " exited deadlettered".split()
-)
 FINAL: Final = re.compile(
     r"(?<!\b0 )(?<!\bno )(?<!\bif )\b(?:failed|cancell?ed|aborted|terminated|killed|dead|lost|crashed|expired|rejected"
     r"|declined|stopped|gone|exited|deadlettered)\b(?!\W{0,4}(?:0\b|null|none|false|\[\]|[1-9]))"
-)
-CHANGED: Final = frozenset(
-    "written wrote saved updated created deleted removed moved renamed applied sent replaced changed inserted edited"
-    " added patched modified restarted deployed committed scheduled posted uploaded assigned stored submitted booked"
-    " started enabled disabled merged pushed copied installed closed granted reserved overwritten reverted restored"
-    " rebooted published registered adjusted set delivered reloaded tagged linked archived"
-    " confirmed ordered replacement replacements".split()
 )
 ACK_WORDS: Final = 25
 """An acknowledgement has at most so many words."""
@@ -329,7 +305,7 @@ def _begin(invoked: ToolInvoked) -> str:
 
 
 def tokens_of(text: str) -> list[str]:
-    """Return the words, numbers and ends of rows of a text, in small letters and in their order, without what passes."""
+    """Return the words, numbers and ends of rows of a text, in small letters and in order, without what passes."""
     kept: list[str] = []
     before = ""
     for token in TOKEN.findall(text.lower()):
@@ -419,8 +395,7 @@ def terms_of(asked: str) -> tuple[frozenset[str], frozenset[str]]:
     words: list[str] = []
     if asked.isupper() and " " in asked:
         asked = asked.lower()
-    for quoted in QUOTED.findall(asked):
-        literals.append(PLAIN.sub("", quoted.lower()))
+    literals.extend(PLAIN.sub("", quoted.lower()) for quoted in QUOTED.findall(asked))
     terms = ASKED.findall(asked)
     long = len(terms) > LONG_QUESTION
     for term in terms:
@@ -516,9 +491,7 @@ def _read_text(kind: str, text: str, question: Question) -> None:
         question.payload.append(text)
         question.maybe = True
     else:
-        if text.isupper() and text in ("POST", "PUT", "PATCH", "DELETE"):
-            question.changes = True
-        elif SQL_CHANGE.match(text):
+        if text in ("POST", "PUT", "PATCH", "DELETE") or SQL_CHANGE.match(text):
             question.changes = True
         _asked(text, question)
 
@@ -551,7 +524,7 @@ def kind_of_key(key: str) -> str:
 def _flat(params: Any, path: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
     """Yield the values of arguments with their names, in the order of the names."""
     if isinstance(params, Mapping):
-        named = cast("Mapping[Any, Any]", params)
+        named = params
         for key in sorted(map(str, islice(named, READ_VALUES))):
             yield from _within(named.get(key), f"{path}.{key}", depth)
     elif isinstance(params, msgspec.Struct):

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from watchkeeper.observers.outcomes import CHANGED, PLAIN, Reading
+from watchkeeper.observers.outcomes import PLAIN, Reading
+from watchkeeper.observers.vocabulary import CHANGED
 
 REMEMBERED: Final = 20_000
 """The number of words and numbers that are remembered as shown, and of words that were asked for."""
@@ -104,8 +105,8 @@ class Progress:
     """What the calls of a trajectory have shown, asked and changed so far."""
 
     __slots__ = (
-        "aliases", "amounts", "apart", "asked", "at", "bases", "changed", "effect", "looks", "noisy", "nos", "patience", "paused", "rows", "shapes", "shown", "states",
-        "stuck", "targets", "threads",
+        "aliases", "amounts", "apart", "asked", "at", "bases", "changed", "effect", "looks",
+        "noisy", "nos", "patience", "paused", "rows", "shapes", "shown", "states", "stuck", "targets", "threads",
     )  # fmt: skip
 
     def __init__(self, apart: float, looks: int, patience: float) -> None:
@@ -215,7 +216,9 @@ class Progress:
             return Judgement(SMALL_NEWS, "new numbers")
         if call.names >= call.literals | call.words and fresh and fresh == len(call.rows):
             return Judgement(SMALL_NEWS, "new rows")
-        told = any(label not in self.noisy for label, each in zip(call.labels, call.numbers, strict=True) if each in numbers)
+        told = any(
+            label not in self.noisy for label, each in zip(call.labels, call.numbers, strict=True) if each in numbers
+        )
         if numbers and told and fresh and len(call.rows) < NEARLY:
             return Judgement(SMALL_NEWS, "new numbers")
         words = [word for word in call.words if word not in self.asked]
@@ -272,14 +275,18 @@ class Progress:
                 self._moved(call, thread)
                 return Judgement(SMALL_NEWS, "new numbers")
             fresh = sum(row not in self.rows for row in call.rows)
-            known = fresh <= max(len(call.rows) // 5, 1) if len(call.rows) >= NEARLY else thread.items.issuperset(call.items) and not fresh
+            known = (
+                fresh <= max(len(call.rows) // 5, 1)
+                if len(call.rows) >= NEARLY
+                else thread.items.issuperset(call.items) and not fresh
+            )
             if not self._changed_since(call, thread) and known:
                 thread.looks += 1
                 return self._seen(call, thread)
-        shape, numbers = thread.answers[-1]
+        shape, before = thread.answers[-1]
         changed = self._changed_since(call, thread)
         if call.shape == shape:
-            if sorted(call.numbers) == sorted(numbers) or not self._has_moved(call, thread, numbers, changed):
+            if sorted(call.numbers) == sorted(before) or not self._has_moved(call, thread, before, changed):
                 return self._same(call, thread, changed)
             self._moved(call, thread, keep=True)
             return Judgement(SMALL_NEWS, "moved")
@@ -294,7 +301,9 @@ class Progress:
         if not all(any(map(str.isdigit, item)) for item in new):
             return False
         fresh = sum(row not in self.rows for row in call.rows)
-        return (thread is not None and call.exact in thread.exacts) or (len(new) < MANY and 3 * fresh <= len(call.rows) + 1)
+        return (thread is not None and call.exact in thread.exacts) or (
+            len(new) < MANY and 3 * fresh <= len(call.rows) + 1
+        )
 
     def _changed_since(self, call: Reading, thread: Thread) -> bool:
         """Whether something was changed since the last look that may change the answer."""
@@ -392,20 +401,31 @@ class Progress:
         self.shown.update(dict.fromkeys(call.numbers))
         if len(call.items) >= MANY:
             self.shapes[call.shape] = call.index
-        for row in call.rows:
-            kept = self.rows.get(row)
-            if kept is None:
-                self.rows[row] = Row(call.index, (call.keys,))
-            else:
-                kept.last = call.index
-                if call.keys not in kept.keys:
-                    kept.keys = (*kept.keys[-ROW_KEYS:], call.keys)
+        self._take_in_rows(call)
         self.asked.update(dict.fromkeys(call.literals))
-        self.bases.update(dict.fromkeys(PLAIN.sub("", each.rpartition("/")[2]) for each in call.literals if "/" in each))
+        self.bases.update(
+            dict.fromkeys(PLAIN.sub("", each.rpartition("/")[2]) for each in call.literals if "/" in each)
+        )
         self.asked.update(dict.fromkeys(call.words))
-        for kept, most in ((self.shown, REMEMBERED), (self.asked, REMEMBERED), (self.shapes, REMEMBERED), (self.rows, REMEMBERED), (self.bases, REMEMBERED)):
+        for kept, most in (
+            (self.shown, REMEMBERED),
+            (self.asked, REMEMBERED),
+            (self.shapes, REMEMBERED),
+            (self.rows, REMEMBERED),
+            (self.bases, REMEMBERED),
+        ):
             _forget(kept, most)
         _forget(self.threads, THREADS)
+
+    def _take_in_rows(self, call: Reading) -> None:
+        for row in call.rows:
+            shown = self.rows.get(row)
+            if shown is None:
+                self.rows[row] = Row(call.index, (call.keys,))
+            else:
+                shown.last = call.index
+                if call.keys not in shown.keys:
+                    shown.keys = (*shown.keys[-ROW_KEYS:], call.keys)
 
 
 def _forget(kept: dict[Any, Any], most: int) -> None:
@@ -438,6 +458,6 @@ def _keeps_pace(step: float, seconds: float) -> bool:
     """Whether a number rose as a clock does: in seconds, milliseconds or minutes."""
     if step <= 0 or seconds <= 0:
         return False
-    return any(abs(step - seconds * unit) <= max(0.15 * seconds * unit, 1.01 if unit <= 1 else 0) for unit in (1, 1000)) or (
-        seconds >= 50 and abs(step - seconds / 60) <= 1
-    )
+    return any(
+        abs(step - seconds * unit) <= max(0.15 * seconds * unit, 1.01 if unit <= 1 else 0) for unit in (1, 1000)
+    ) or (seconds >= 50 and abs(step - seconds / 60) <= 1)
