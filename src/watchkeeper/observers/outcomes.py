@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from watchkeeper.observers.commands import is_line, read_line
-from watchkeeper.observers.vocabulary import CHANGED, ENVELOPE, FINAL_WORDS, NO_WORDS, RED_WORDS
+from watchkeeper.observers.vocabulary import CHANGED, ENVELOPE, FINAL_WORDS, NO_WORDS, RED_WORDS, YES
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import KEPT_CALLS
 from watchkeeper.tools.context import ToolInvoked
@@ -72,7 +72,7 @@ PASSING_FIELD: Final = re.compile(
 MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys"))
 """Words after which only a duration passes."""
 
-UNITS: Final = re.compile(r"[\d.,]+ ?(?:ns|µs|us|ms|msec|s|secs?|seconds?|m|min|minutes?)")
+UNITS: Final = re.compile(r"[\d.,]+ ?(?:ns|µs|us|ms|msec)|\d+[.,]\d+ ?(?:s|secs?|seconds?)")
 FOLLOWED: Final = frozenset(("exit", "code", "status", "exit_code", "returncode", "exitcode", "rc"))
 """Words after which a zero says nothing."""
 
@@ -284,7 +284,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         rows=rows_of(tokens, spoken),
         size=size,
         is_no=size <= 4 * ACK_WORDS
-        and (not NO_WORDS.isdisjoint(found) or "0" in numbers or not (rest - echo or set(numbers) - echo - NOUGHT)),
+        and (not NO_WORDS.isdisjoint(found) or "0" in numbers or not (rest - echo or set(numbers) - echo - NOUGHT or found & YES)),
         is_red=is_red,
         is_final=not FINAL_WORDS.isdisjoint(found) and FINAL.search(_begin(invoked)) is not None,
         is_pause=not asked and size <= 8 and not question.payload and bool(question.exact),

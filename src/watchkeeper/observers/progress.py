@@ -53,6 +53,12 @@ ROW_KEYS: Final = 5
 NEARLY: Final = 4
 """A result with so many rows, of which one is new, is no news if it was asked for in another range."""
 
+LONG_AGO: Final = 30
+"""What was shown more calls ago may have been forgotten, so that to look at it again counts neither way."""
+
+PROSE: Final = 4
+"""A question of so many words that is answered with an acknowledgement alone is a note to oneself."""
+
 CHECKS: Final = 2
 """So many equal failures of a check, with changes between them, are patience; more are a stall."""
 
@@ -183,7 +189,7 @@ class Progress:
             self.targets[literal] = call.index
         _forget(self.targets, REMEMBERED)
         if self.stuck > CHECKS:
-            return Judgement(HALF, "churn")
+            return Judgement(FRUITLESS, "churn")
         return Judgement(NEWS, "changed")
 
     def _is_new_state(self, call: Reading) -> bool:
@@ -229,7 +235,7 @@ class Progress:
         if call.is_pause:
             return Judgement(NEITHER, "paused")
         if call.is_ack and not call.is_no:
-            return Judgement(HALF, "said nothing")
+            return Judgement(HALF if len(call.words) >= PROSE else NEITHER, "said nothing")
         if len(words) * 2 <= len(call.words):
             return Judgement(FRUITLESS if call.words else HALF, "asked in other words")
         return Judgement(NEITHER, "nothing new")
@@ -289,7 +295,7 @@ class Progress:
             if sorted(call.numbers) == sorted(before) or not self._has_moved(call, thread, before, changed):
                 return self._same(call, thread, changed)
             self._moved(call, thread, keep=True)
-            return Judgement(SMALL_NEWS, "moved")
+            return Judgement(NEWS, "moved")
         if changed or not any(call.shape == earlier for earlier, _ in thread.answers):
             self._moved(call, thread)
             return Judgement(SMALL_NEWS, "answered otherwise")
@@ -368,7 +374,9 @@ class Progress:
             if thread.looks > self.looks or call.at - thread.since > self.patience:
                 return Judgement(OVERDUE, "overdue")
             return Judgement(NEITHER, "waited")
-        return Judgement(HALF if call.is_ack else FRUITLESS, "seen")
+        if call.index - thread.last > LONG_AGO:
+            return Judgement(NEITHER, "seen long ago")
+        return Judgement(HALF if call.is_ack and call.exact not in thread.exacts else FRUITLESS, "seen")
 
     def _moved(self, call: Reading, thread: Thread, *, keep: bool = False) -> None:
         self.effect = call.index

@@ -56,6 +56,10 @@ SAID: Final = {
 CATEGORIES: Final = {"undone": "thrashing", "to and fro": "thrashing", "overdue": "waiting"}
 
 
+REPEATED: Final = ("loop", "thrashing")
+"""The categories of stalls of one action and of two in turn."""
+
+
 class Found(msgspec.Struct, frozen=True):
     """A stall, as it stands after one of its calls: what is said of it, its calls, and how grave it is."""
 
@@ -95,18 +99,17 @@ class Stalls:
             self.found.append(self._found(call.index))
 
     def _found(self, index: int) -> Found:
-        times = len(self.fruitless)
+        calls = [call for call, _ in self.fruitless]
         why, most = Counter(why for _, why in self.fruitless).most_common(1)[0]
-        names = Counter(shorten(call.name) for call, _ in self.fruitless).most_common(2)
         category = CATEGORIES.get(why, "stall")
-        one = len({call.action for call, _ in self.fruitless}) == 1
-        if one and category == "stall":
-            category = "loop"
-        by = names[0][0] if len(names) == 1 else f"{names[0][0]}, {names[1][0]}" if len(names) == 2 else ""
-        first = self.fruitless[0][0].index
-        said = f"since call #{first}, {times} calls ({by}) brought nothing new; {most} of them {SAID.get(why, why)}"
+        actions = len({call.action for call in calls})
+        if category == "stall" and actions <= len(REPEATED):
+            category = REPEATED[actions - 1]
+        names = " and ".join(shorten(name) for name, _ in Counter(call.name for call in calls).most_common(2))
+        many = "" if len(calls) == most else f"; {most} of them"
+        said = f"since call #{calls[0].index}, {len(calls)} calls, of {names}, brought nothing new{many or ': they'} {SAID[why]}"
         severity: Severity = "warning" if self.score >= CEILING * self.enough else "caution"
-        return Found(index, category, said, [call.index for call, _ in self.fruitless], severity)
+        return Found(index, category, said, [call.index for call in calls], severity)
 
 
 @dataclass(frozen=True, slots=True)

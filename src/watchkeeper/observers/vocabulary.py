@@ -24,6 +24,11 @@ ENVELOPE: Final = words_of(
 )
 """Words that frame an answer and say nothing about the matter."""
 
+YES: Final = words_of(
+    "ok okay done success successful successfully succeeded true yes noted acknowledged recorded received thanks waited"
+)
+"""Words of an answer that says that all went well."""
+
 NO_WORDS: Final = words_of(
     "no not none nothing zero empty unknown missing without cannot null keine kein nicht nichts aucun aucune rien"
     " ningun ninguna nada geen niets couldn didn doesn"
