@@ -116,7 +116,7 @@ SHOWN_KEYS: Final = re.compile(
     r"^(?:.*_)?(?:limit|max|maximum|min|count|offset|page|pages|per|size|start|end|first|last|from|to|line|lines|range"
     r"|skip|top|take|head|tail|depth|width|context|before|after|timeout|wait|seconds|workers|jobs|parallel|retries"
     r"|chars|characters|bytes|length|results|hits|rows|n|k|window|minutes|hours|tries|attempt|cols|columns|indent"
-    r"|verbosity|level|since|until|chunk|begin|stop|delay|interval|ms|sec|secs)$"
+    r"|verbosity|level|since|until|chunk|begin|stop|delay|interval|ms|s|t|sec|secs|duration|time)$"
 )
 """Arguments that, as numbers or ranges, say how much of the answer to show."""
 
@@ -250,6 +250,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
     written = [text for text in (*question.payload, *question.raw) if text]
     echo = spoken.union(tokens_of(bounded(" ".join(written)))) if written else spoken
     rest = items - spoken
+    counted = frozenset(numbers) - echo
     size = len(tokens)
     is_red = not invoked.success or not (RED_WORDS.isdisjoint(found) or RED.search(_begin(invoked)) is None)
     acknowledged = size <= ACK_WORDS and not CHANGED.isdisjoint(found)
@@ -284,7 +285,11 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         rows=rows_of(tokens, spoken),
         size=size,
         is_no=size <= 4 * ACK_WORDS
-        and (not NO_WORDS.isdisjoint(found) or "0" in numbers or not (rest - echo or set(numbers) - echo - NOUGHT or found & YES)),
+        and (
+            not NO_WORDS.isdisjoint(found)
+            or "0" in numbers
+            or not (rest - echo or set(numbers) - echo - NOUGHT or found & YES)
+        ),
         is_red=is_red,
         is_final=not FINAL_WORDS.isdisjoint(found) and FINAL.search(_begin(invoked)) is not None,
         is_pause=not asked and size <= 8 and not question.payload and bool(question.exact),

@@ -43,7 +43,6 @@ SAID: Final = {
     "seen": "brought what had been seen before",
     "no again": "asked again what had been answered with no",
     "asked in other words": "asked the same in other words",
-    "to and fro": "went back and forth between answers that were known",
     "undone": "changed something back to a state that it was in before",
     "repeated": "repeated a change that was made already",
     "still wrong": "checked again and failed in the same way",
@@ -53,8 +52,7 @@ SAID: Final = {
 }
 """What is said of the calls of each kind."""
 
-CATEGORIES: Final = {"undone": "thrashing", "to and fro": "thrashing", "overdue": "waiting"}
-
+CATEGORIES: Final = {"undone": "thrashing", "overdue": "waiting"}
 
 REPEATED: Final = ("loop", "thrashing")
 """The categories of stalls of one action and of two in turn."""
@@ -106,8 +104,9 @@ class Stalls:
         if category == "stall" and actions <= len(REPEATED):
             category = REPEATED[actions - 1]
         names = " and ".join(shorten(name) for name, _ in Counter(call.name for call in calls).most_common(2))
-        many = "" if len(calls) == most else f"; {most} of them"
-        said = f"since call #{calls[0].index}, {len(calls)} calls, of {names}, brought nothing new{many or ': they'} {SAID[why]}"
+        they = ": they" if len(calls) == most else f"; {most} of them"
+        since = f"since call #{calls[0].index}, {len(calls)} calls, of {names}"
+        said = f"{since}, brought nothing new{they} {SAID[why]}"
         severity: Severity = "warning" if self.score >= CEILING * self.enough else "caution"
         return Found(index, category, said, [call.index for call in calls], severity)
 
