@@ -15,9 +15,9 @@ from watchkeeper.observers.vocabulary import BEFORE, CHANGING, KNOWN, READING, S
 LONGEST: Final = 4_000
 
 QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
-BETWEEN: Final = re.compile(r"\s*(?:&&|\|\||;|\n|(?<!\|)\|(?!\|))\s*")
+BETWEEN: Final = re.compile(r"(?:&&|\|\||;|\n|(?<!\|)\|(?!\|))")
 REDIRECT: Final = re.compile(r"(?<![0-9&<>=-])1?>>?\s*(?!\s*(?:/dev/null|&))[\w./~$\"'-]")
-NOISE: Final = re.compile(r"\s*[0-9&]?>>?\s*(?:/dev/null|&\d)|\s*\d>&\d")
+NOISE: Final = re.compile(r" ?[0-9&]?>>? ?(?:/dev/null|&\d)| ?\d>&\d")
 ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=\S*")
 SCRIPT_RANGE: Final = re.compile(r"['\"]?\d+(?:,\+?\d+|,\$)?[pqd]?(?:;\d+q)?['\"]?|['\"]?NR[<>=&|\dNR ]+['\"]?")
 LINE: Final = re.compile(r"\s*(?:\$ )?([a-z][\w.+-]*)\s+\S")
@@ -26,7 +26,7 @@ HUNK: Final = re.compile(r"^([+-])(?!\+\+|--)(.*)$", re.M)
 SUBSTITUTE: Final = re.compile(r"^\d*,?\d*s(.)(.*?)(?<!\\)\1(.*?)(?<!\\)\1")
 REPLACE: Final = re.compile(r"\.replace\(\W*(\w.*?)[\"'\\]+,[\s\"'\\]*(\w?.*?)[\"'\\]+\)")
 SCRIPT: Final = re.compile(r"^[\d,$]*[caid]\\?\s*")
-PLACE: Final = re.compile(r"[\w.~@-]*(?:/[\w.@-]+)+|\b[\w-]+\.[a-z]{1,5}\b")
+PLACE: Final = re.compile(r"(?<![\w.~@-])[\w.~@-]*(?:/[\w.@-]+)+|\b[\w-]+\.[a-z]{1,5}\b")
 
 CHANGING_PAIRS: Final = re.compile(
     r"\b(?:git\s+(?:-\S+\s+)*(?:commit|push|checkout|reset|stash|apply|add|merge|rebase|restore|revert|cherry-pick"
@@ -35,9 +35,9 @@ CHANGING_PAIRS: Final = re.compile(
     r"(?:install|add|remove|uninstall|upgrade|update|get|ci)"
     r"|(?:systemctl|service|supervisorctl|pm2|rc-service)\s+(?:\S+\s+)?(?:start|restart|stop|reload|enable|disable)"
     r"|(?:docker|podman|docker-compose)\s+(?:compose\s+)?(?:run|restart|stop|start|rm|build|up|down|pull|push|prune)"
-    r"|kubectl\s+(?:\S+\s+)*?(?:apply|delete|patch|scale|edit|set|create|replace|annotate|label|drain|cordon)"
-    r"|kubectl\s+(?:\S+\s+)*?rollout\s+(?:restart|undo)|(?:terraform|tofu|pulumi|helm)\s+(?:apply|destroy|import|up|"
-    r"install|upgrade|rollback|uninstall)|sed\s+(?:-\w+\s+)*-i|sed\s+-\w*i|perl\s+-\w*i|curl\s.*(?:-X\s*(?:POST|PUT|PATCH"
+    r"|kubectl\s+(?:\S+\s+){0,6}?(?:apply|delete|patch|scale|edit|set|create|replace|annotate|label|drain|cordon)"
+    r"|kubectl\s+(?:\S+\s+){0,6}?rollout\s+(?:restart|undo)|(?:terraform|tofu|pulumi|helm)\s+(?:apply|destroy|import|up|"
+    r"install|upgrade|rollback|uninstall)|sed\s+(?:-\w+\s+)*-i|sed\s+-\w*i|perl\s+-\w*i|curl\s.{0,300}?(?:-X\s*(?:POST|PUT|PATCH"
     r"|DELETE)|\s-d\s|--data|\s-T\s)|\.write(?:_text|_bytes|lines)?\(|open\([^)]*['\"][wax]|(?i:insert\s+into|update\s+\w+\s+set|delete\s+from|alter\s+table|drop\s+\w+))"
 )
 

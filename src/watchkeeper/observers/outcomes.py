@@ -96,10 +96,10 @@ ROW_WORDS: Final = 2
 LONG_QUESTION: Final = 4
 """In a question with more terms, single digits say nothing."""
 
-REMARK: Final = re.compile(r"\s--\s.*$|/\*.*?\*/|\b(?:limit|offset)\s+\d+\b", re.M | re.I)
+REMARK: Final = re.compile(r"\s--\s.*$|/\*.{0,200}?\*/|\b(?:limit|offset)\s+\d+\b", re.M | re.I)
 QUOTED: Final = re.compile(r"(?<!\w)['\"]([\w .:-]{2,40})['\"]")
 SQL_CHANGE: Final = re.compile(r"\s*(?:insert|update|delete|create|alter|drop|merge|truncate|grant|revoke)\s", re.I)
-RANGE: Final = re.compile(r"\s*\[?\s*-?\d+\s*(?:[-:,.]+\s*-?\d+)?\s*\]?\s*")
+RANGE: Final = re.compile(r" ?\[? ?-?\d+ ?(?:[-:,.]{1,3} ?-?\d+)? ?\]? ?")
 LITERAL: Final = re.compile(r"[\d_/\\.@#-]|[a-z][A-Z]|^[A-Z]{2,}$")
 NOUGHT: Final = frozenset(("0", "1"))
 DIGITS: Final = frozenset("-0123456789")
@@ -108,7 +108,7 @@ AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?")
 AMOUNTS: Final = 4
 """What has more numbers is not a setting that is tried in steps."""
 
-ASKED: Final = re.compile(r"[\w@#./\\~:+-]*\w")
+ASKED: Final = re.compile(r"(?<![\w@#./\\~:+-])[\w@#./\\~:+-]*\w")
 PLAIN: Final = re.compile(r"[^0-9a-z]+")
 LEADING_ZEROS: Final = re.compile(r"(?<!\d)0+(?=\d)")
 
@@ -250,7 +250,6 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
     written = [text for text in (*question.payload, *question.raw) if text]
     echo = spoken.union(tokens_of(bounded(" ".join(written)))) if written else spoken
     rest = items - spoken
-    counted = frozenset(numbers) - echo
     size = len(tokens)
     is_red = not invoked.success or not (RED_WORDS.isdisjoint(found) or RED.search(_begin(invoked)) is None)
     acknowledged = size <= ACK_WORDS and not CHANGED.isdisjoint(found)
@@ -259,6 +258,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
     state = 0
     if clear or (acknowledged and not is_red):
         state = hash(tuple(map(normal, question.payload)) if question.payload else ("", *map(normal, question.exact)))
+    says_nothing = not (rest - echo or frozenset(numbers) - echo - NOUGHT or found & YES)
     amount, likes = amount_of(question.payload or question.exact) if state else ((), 0)
     return Reading(
         index=index,
@@ -284,12 +284,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         shape=hash(rest),
         rows=rows_of(tokens, spoken),
         size=size,
-        is_no=size <= 4 * ACK_WORDS
-        and (
-            not NO_WORDS.isdisjoint(found)
-            or "0" in numbers
-            or not (rest - echo or set(numbers) - echo - NOUGHT or found & YES)
-        ),
+        is_no=size <= 4 * ACK_WORDS and (not NO_WORDS.isdisjoint(found) or "0" in numbers or says_nothing),
         is_red=is_red,
         is_final=not FINAL_WORDS.isdisjoint(found) and FINAL.search(_begin(invoked)) is not None,
         is_pause=not asked and size <= 8 and not question.payload and bool(question.exact),
@@ -441,7 +436,7 @@ def read_arguments(params: Any) -> Question:
     """Return what arguments ask and what they write."""
     question = Question([], [], [], [], [], [], [], [])
     if isinstance(params, str):
-        _read_text("", params, question)
+        _read_text("", params[:READ_CHARS], question)
         return question
     named = list(islice(_flat(params), READ_VALUES))
     for path, value in named:
@@ -460,7 +455,7 @@ def _read_value(path: str, kind: str, value: Any, question: Question) -> None:
             if kind != "passing":
                 question.exact.append(f"{path}={value}")
             return
-        _read_text(kind, value[: 5 * READ_CHARS], question)
+        _read_text(kind, value[:READ_CHARS], question)
     elif isinstance(value, bool):
         question.exact.append(f"{path}={value}")
     elif kind == "passing":
