@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.corpus.corpus import event_of
 from tests.corpus.trace import TracedCall
 from watchkeeper.observers.commands import read_line
-from watchkeeper.observers.outcomes import READ_CHARS, Reading, read_call, readings_of, tokens_of
+from watchkeeper.observers.outcomes import READ_CHARS, Reading, Readings, read_call, readings_of, tokens_of
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import KEPT_CALLS, Trajectory
 from watchkeeper.session.session import Session
@@ -156,4 +156,4 @@ def test_each_call_is_read_once_and_the_newest_are_kept() -> None:
     assert [each.index for each in readings.newest] == list(range(50, KEPT_CALLS + 50))
     assert [each.index for each in readings.since(KEPT_CALLS + 47)] == [KEPT_CALLS + 48, KEPT_CALLS + 49]
     trajectory.begin(())
-    assert not trajectory.fold(type(readings), type(readings)).newest
+    assert not trajectory.fold(Readings, Readings).newest

@@ -316,6 +316,10 @@ def tokens_of(text: str) -> list[str]:
             before = ""
         elif token in ENDS:
             kept.append(token)
+        elif token.isdigit():
+            if not (before and (is_passing(before) or (token == "0" and before in FOLLOWED))) or before in MEASURED:
+                kept.append(token)
+            before = token
         else:
             if not passes(before, token):
                 kept.append(without_codes(token))
@@ -349,8 +353,12 @@ def passes(before: str, token: str) -> bool:
         return False
     if before in MEASURED:
         return UNITS.fullmatch(token) is not None and not token.isdigit()
-    if token == "0" and before in FOLLOWED:
-        return True
+    return is_passing(before)
+
+
+@lru_cache(maxsize=2048)
+def is_passing(before: str) -> bool:
+    """Return whether what stands after a word differs at every call by itself."""
     return PASSING_FIELD.fullmatch(before) is not None
 
 
@@ -524,8 +532,8 @@ def kind_of_key(key: str) -> str:
 def _flat(params: Any, path: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
     """Yield the values of arguments with their names, in the order of the names."""
     if isinstance(params, Mapping):
-        named = params
-        for key in sorted(map(str, islice(named, READ_VALUES))):
+        named = cast("Any", params)
+        for key in sorted(map(str, list(named)[:READ_VALUES])):
             yield from _within(named.get(key), f"{path}.{key}", depth)
     elif isinstance(params, msgspec.Struct):
         for name in params.__struct_fields__:
@@ -548,7 +556,7 @@ def _within(value: Any, path: str, depth: int) -> Iterable[tuple[str, Any]]:
     elif value is None or isinstance(value, str | int | float):
         yield path, value
     else:
-        yield path, repr(type(value))
+        yield path, "object"
 
 
 # --- the shared fold --------------------------------------------------------------------------------------------------
