@@ -64,7 +64,7 @@ def test_observing_changes_nothing_in_the_store(circling: CommandLine) -> None:
         ("Stall.repeats=3", "StallDetector, ErrorCascadeDetector, DriftDetector"),
         ("StallDetector.times=3", "has no field 'times'; it has repeats"),
         ("StallDetector.repeats=many", "'many' is not a whole number"),
-        ("StallDetector.repeats=1", "must be a whole number from 2"),
+        ("StallDetector.repeats=1", "must be a whole number from 3"),
         ("DriftDetector.paths=.", "names no folder"),
     ],
 )

@@ -30,8 +30,9 @@ from uuid import UUID
 import msgspec
 
 from tests.corpus.trace import Label, Trace, TracedCall
+from watchkeeper.observers.cascade import ErrorCascadeDetector
 from watchkeeper.observers.drift import DriftDetector
-from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
+from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory

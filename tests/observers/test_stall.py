@@ -14,7 +14,8 @@ from watchkeeper.adapters.scripted import Call, Calls, ScriptedModel
 from watchkeeper.app.run import run
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.model import ModelRequest
-from watchkeeper.observers.stall import EDGE, LONGEST, LOOKED_BACK, MEMORY, StallDetector, edges_of, what_lasts
+from watchkeeper.observers.progress import LONG_AGO
+from watchkeeper.observers.stall import CITED, LOOKED_BACK, StallDetector, Stalls
 from watchkeeper.prompt.advice import SEVERITIES, Assessment
 from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
@@ -65,12 +66,13 @@ def test_one_call_repeated_is_a_loop() -> None:
     assert said.observer_name == "Stall"
     assert said.severity == "caution"
     assert said.summary == (
-        "You seem to be going in circles: look was called 4 times in a row with the same arguments and result."
+        "You seem to be going in circles: since call #3, 3 calls, of look, brought nothing new: they brought what had"
+        " been seen before."
     )
     (seen,) = said.observations
     assert seen.category == "loop"
-    assert seen.description == "look was called 4 times in a row with the same arguments and result."
-    assert seen.evidence == "#2 look(room=3)\n#3 look(room=3)\n#4 look(room=3)\n#5 look(room=3)"
+    assert seen.description in said.summary
+    assert seen.evidence == "#3 look(room=3)\n#4 look(room=3)\n#5 look(room=3)"
     assert said.suggestions == (
         "What you have seen will not change by asking again: use it, or try something else.",
         "If you are waiting for something, do other work meanwhile and look again later.",
@@ -82,12 +84,10 @@ def test_one_call_repeated_is_a_loop() -> None:
     ("times", "severity", "said"),
     [
         (3, None, ""),
-        (4, "caution", "4 times"),
-        (7, "caution", "7 times"),
-        (8, "warning", "8 times"),
-        (LONGEST - 1, "warning", f"{LONGEST - 1} times"),
-        (LONGEST, "warning", f"at least {LONGEST} times"),
-        (KEPT_CALLS * 3, "warning", f"at least {LONGEST} times"),
+        (4, "caution", "3 calls"),
+        (6, "caution", "5 calls"),
+        (7, "warning", "6 calls"),
+        (KEPT_CALLS * 3, "warning", f"{CITED} calls"),
     ],
 )
 def test_the_longer_the_graver(times: int, severity: str | None, said: str) -> None:
@@ -111,25 +111,90 @@ def test_waiting_between_looks_does_not_hide_a_loop() -> None:
     assert ask(STALL, rounds * 3) is None
     said = ask(STALL, [ok("start"), *rounds * 4])
     assert said is not None
-    assert kind_of(said) == "thrashing"
     assert said.severity == "caution"
-    assert "wait and status were called in turn, 4 times, with the same results" in said.summary
-    assert said.observations[0].evidence is not None
-    assert said.observations[0].evidence.startswith("#2 wait(s=5)\n#3 status(job=1)\n")
+    assert said.observations[0].evidence == "#5 status(job=1)\n#7 status(job=1)\n#9 status(job=1)"
     graver = ask(STALL, rounds * 8)
     assert graver is not None
     assert graver.severity == "warning"
-    assert "8 times" in graver.summary
 
 
 @pytest.mark.spec("TO-013")
-def test_rounds_are_counted_whole() -> None:
-    rounds = [ok("a"), ok("b")] * 4
-    assert kind_of(ask(STALL, [ok("b"), *rounds])) == "thrashing"
-    assert kind_of(ask(STALL, rounds[1:])) == ""
-    said = ask(STALL, [ok("b"), *rounds])
-    assert said is not None
-    assert "called in turn, 4 times" in said.summary
+def test_two_calls_in_turn_are_thrashing() -> None:
+    assert ask(STALL, [ok("a", "red"), ok("b", "blue")] * 2) is None
+    assert kind_of(ask(STALL, [ok("a", "red"), ok("b", "blue")] * 3)) == "thrashing"
+
+
+def polled(apart: float, *states: str) -> list[int]:
+    """Return after which of some looks, so many seconds apart, it speaks."""
+    calls = tuple(TracedCall("status", {"job": 7}, state, at=apart * n) for n, state in enumerate(states))
+    return [number for number, _ in replay(Trace("", ("healthy",), "", calls), STALL)]
+
+
+def test_looks_that_are_far_apart_are_waiting() -> None:
+    still = [f"job 7: running, {n} s so far, checked at 10:0{n % 10}:00" for n in range(10)]
+    assert polled(20, *still) == []
+    assert polled(19, *["job 7: running"] * 10)[0] == 4
+    assert polled(30, *["job 7: running"] * 13)[0] == 12, "the eleventh look is the first that is too many"
+    assert polled(400, *["job 7: running"] * 5)[0] == 5, "nothing moved for 15 minutes"
+    assert polled(30, *[f"job 7: running, step {n // 8} of 9" for n in range(40)]) == []
+    assert polled(30, *["job 7: failed for good"] * 6)[0] == 4, "it is final"
+
+
+def test_a_clock_and_noise_are_no_movement() -> None:
+    assert polled(5, *[f"load {'1' if n % 2 else '2'}.{n % 3} now {100 + 5 * n}" for n in range(12)])
+    assert polled(7, *[f"up {7 * n + 300}" for n in range(12)])
+    assert not polled(7, *[f"done {3 * n * n}" for n in range(12)])
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [
+            "select * from t where a = 'x9'",
+            "SELECT * FROM t WHERE a = 'x9' limit 10",
+            "select  *  from t where a='x9' -- 3",
+        ],
+        [
+            "cat src/parser/lexer.py",
+            "head -n 200 ./src/parser/lexer.py",
+            "cd /app && sed -n '1,90p' src/parser/lexer.py",
+        ],
+    ],
+)
+def test_the_same_question_with_other_spelling_is_no_new_question(asked: list[str]) -> None:
+    result = "class Lexer:\n    def scan(self): return self.tokens\n    size = 17"
+    calls = [ok("run", f"{result}\ntook {n}.{n} s", command=line) for n, line in enumerate(asked * 2)]
+    assert ask(STALL, calls) is not None
+
+
+def test_the_same_question_in_other_words_or_by_another_tool_is_no_new_question() -> None:
+    hits = "1. Milling in Corran, archive 44\n2. Rentals of 1801\n3. Map of the county"
+    words = ["deed of the mill", "mill deed", "the deed of sale, mill", "mill: deeds of sale", "sale deed mill"]
+    assert ask(STALL, [ok(f"find{n % 2}", f"{hits}\n({n + 3} ms)", q=query) for n, query in enumerate(words)])
+
+
+def test_changes_that_undo_each_other_are_thrashing() -> None:
+    there, back = (
+        ok("edit", "ok", path="a.py", old="x = 1", new="x = 2"),
+        ok("edit", "ok", path="a.py", old="x = 2", new="x = 1"),
+    )
+    assert kind_of(ask(STALL, [ok("read", "x = 1", path="a.py"), *[there, back] * 3])) == "thrashing"
+
+
+def test_many_edits_of_one_file_are_work() -> None:
+    """Editing one file five times in ten calls is no stall, and no reading in between makes it one."""
+    edits = [ok("edit", "ok", path="a.py", old=f"x{n} = 1", new=f"x{n} = 2") for n in range(9)]
+    assert ask(STALL, edits) is None
+    checked = [call for n, edit in enumerate(edits) for call in (edit, bad("test", f"test_{n} failed: {n} is not 2"))]
+    assert not list(replay(Trace("", ("healthy",), "", tuple(checked)), STALL))
+    read = [call for n, edit in enumerate(edits) for call in (edit, ok("read", f"y = {n}\nz = {n + 3}", path="a.py"))]
+    assert not list(replay(Trace("", ("healthy",), "", tuple(read)), STALL))
+
+
+def test_enumerating_is_work_even_if_all_answers_are_equal() -> None:
+    assert ask(STALL, [ok("get", '{"state": "active"}', id=f"A-{n}") for n in range(90)]) is None
+    assert ask(STALL, [ok("grep", "", pattern=f"old_{n}") for n in range(90)]) is None
+    assert ask(STALL, [ok("list", f"item {n}, item {n + 1}", offset=n) for n in range(0, 90, 2)]) is None
 
 
 def test_a_failure_that_comes_back_whatever_is_tried_is_a_stall() -> None:
@@ -137,11 +202,9 @@ def test_a_failure_that_comes_back_whatever_is_tried_is_a_stall() -> None:
     assert kind_of(ask(STALL, tries[:-2])) == ""
     said = ask(STALL, tries)
     assert said is not None
-    assert kind_of(said) == "stall"
-    assert "test failed 5 times in the same way, whatever you did in between" in said.summary
+    assert "failed in the same way" in said.summary
     assert said.observations[0].evidence is not None
     assert "#10 test()" in said.observations[0].evidence
-    assert ask(STALL, tries[:-1]) is None, "the newest call may be what helps"
 
 
 def test_a_success_between_begins_the_count_anew() -> None:
@@ -155,91 +218,34 @@ def test_a_success_between_begins_the_count_anew() -> None:
 @pytest.mark.spec("TO-013")
 def test_a_window_in_which_nothing_is_new_is_a_stall() -> None:
     three = [ok("read", "A", path="a"), ok("read", "B", path="b"), ok("list", "a b")]
-    assert ask(STALL, three * 4) is None
-    said = ask(STALL, three * 5)
+    assert ask(STALL, three) is None
+    said = ask(STALL, three * 3)
     assert said is not None
-    assert (kind_of(said), said.severity) == ("stall", "caution")
-    assert said.summary == (
-        "You seem to be going in circles: nothing of what the last 10 calls brought was new; "
-        "list alone was called 4 times with the same arguments."
-    )
-    assert said.observations[0].evidence == "#6 list()\n#9 list()\n#12 list()\n#15 list()"
+    assert kind_of(said) == "stall"
     assert ask(STALL, [*three * 5, ok("read", "C", path="c")]) is None, "it tries something new"
 
 
-def test_more_novelty_may_be_asked_for() -> None:
-    calls = [ok("read", "A", path="a"), ok("read", "B", path="b"), ok("list", "a b")] * 5
-    calls[-5] = ok("new")
-    assert ask(STALL, calls) is None
-    said = ask(StallDetector(novelty=0.2), calls)
-    assert said is not None
-    assert "only 1 of what the last 10 calls brought was new" in said.summary
+def test_one_new_call_does_not_hide_a_stall() -> None:
+    same = [ok("look", "dark", room=3)] * 4
+    assert ask(STALL, [*same, ok("read", "three words more", path="x"), *same]) is not None
 
 
 def test_what_was_seen_long_ago_may_be_read_again() -> None:
-    first = [ok("read", f"{n}", path=f"f{n}") for n in range(MEMORY + 12)]
+    first = [ok("read", f"{n}", path=f"f{n}") for n in range(LONG_AGO + 1)]
     assert ask(STALL, [*first, *first[:12]]) is None
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("3 failed in 0.12s", "3 failed in 0.29s", True),
-        ("3 failed in 12 ms", "3 failed in 9 ms", True),
-        ("3 failed in 1.5 seconds", "3 failed in 2.25 seconds", True),
-        ("[10:00:01] waiting", "[10:00:09] waiting", True),
-        ("at 2026-03-01T10:00:01Z", "at 2026-03-02T11:30:00.123+01:00", True),
-        ("at 2026-03-01 10:00:01 no", "at 2026-03-02 10:00:01 no", True),
-        ("<Job at 0x7f3a>", "<Job at 0x9e01>", True),
-        ("id 0b5c9a6e-1111-4222-8333-444455556666", "id 1b5c9a6e-1111-4222-8333-444455556666", True),
-        ("3 failed in 0.12s", "2 failed in 0.12s", False),
-        ("ready in 20 s", "ready in 10 s", False),
-        ("45%", "46%", False),
-        ("on 2026-03-01", "on 2026-03-02", False),
-        ("a b", "a b c", False),
-        ("", "", True),
-    ],
-)
-def test_times_and_addresses_are_nothing_new(one: str, other: str, same: bool) -> None:
-    assert (what_lasts(one) == what_lasts(other)) is same
-    assert (edges_of(one) == edges_of(other)) is same
-    said = ask(STALL, [ok("look", text) for text in (one, other, one, other)])
-    assert (said is not None) is same
-
-
-@given(st.text("0123456789:.smTZx-+ ", max_size=40), st.text("0123456789:.smTZx-+ ", max_size=40))
-def test_blanks_are_nothing_new(one: str, other: str) -> None:
-    assert what_lasts(f"{one} {other}") == what_lasts(f" {one}  {other} ")
-    assert edges_of(f"{one} {other}") == edges_of(f" {one}  {other}\n")
-
-
-def test_what_changes_at_the_edge_of_a_result_is_seen_without_reading_it() -> None:
-    log = "\n".join(f"10:00:{second} worker {second} idle" for second in range(10, 70))
-    what_lasts.cache_clear()
-    for results in ([f"{log}\n{n} left" for n in range(20)], [f"step {n}\n{log}\n" for n in range(20)]):
-        assert wanted(*(ok("status", result) for result in results)) == [False] * 20
-    assert what_lasts.cache_info().misses == 0
-
-
-@pytest.mark.parametrize("line", ["idle", "x" * (EDGE + 1)], ids=["short lines", "long lines"])
-def test_what_changes_in_its_middle_is_seen_all_the_same(line: str) -> None:
+@pytest.mark.parametrize("line", ["idle", "x" * 300], ids=["short lines", "long lines"])
+def test_what_changes_in_the_middle_of_a_result_is_seen(line: str) -> None:
     results = [ok("status", f"{line}\nstep {n} since 10:00:{10 + n}\n{line}") for n in range(20)]
-    assert any(wanted(*results))
     assert ask(STALL, results) is None
     assert kind_of(ask(STALL, [ok("status", f"{line}\nat 10:00:{10 + n}\n{line}") for n in range(20)])) == "loop"
 
 
-def test_a_result_is_read_for_its_times_once() -> None:
-    what_lasts.cache_clear()
-    log = [f"idle\nstep {step} at 10:00:{second}\nidle" for step in range(20) for second in ("01", "09")]
-    assert not list(replay(Trace("", ("healthy",), "", tuple(ok("status", line) for line in log)), STALL))
-    assert len(log) // 2 < what_lasts.cache_info().misses <= len(log)
-
-
-def test_long_results_are_compared_letter_by_letter() -> None:
-    long = "x" * 5000
-    assert ask(STALL, [ok("look", f"{long} 0.{n}1s") for n in range(9)]) is None
-    assert kind_of(ask(STALL, [ok("look", long)] * 4)) == "loop"
+def test_of_long_results_the_ends_are_read_and_the_middle_is_compared() -> None:
+    long = "word " * 2000
+    assert kind_of(ask(STALL, [ok("look", f"{long} 0.{n}1s") for n in range(9)])) == "loop"
+    assert ask(STALL, [ok("look", f"{long}{n}{long}") for n in range(9)]) is None
 
 
 @pytest.mark.parametrize("piece", ["1", "1.", "1:", "0x", "a", "1-", "1 "])
@@ -262,35 +268,11 @@ def test_whatever_it_says_can_be_read(picked: list[tuple[str, bool]]) -> None:
         assert said.severity in ("caution", "warning")
 
 
-def test_it_looks_only_where_there_may_be_a_pattern() -> None:
-    assert wanted(ok("a"), ok("b"), ok("a"), ok("a"), ok("a"), ok("a"), ok("c")) == [*[False] * 5, True, False]
-    edits = [call for n in range(9) for call in (ok("edit", n=n), ok("test"))]
+def test_it_wants_to_be_asked_only_where_there_is_a_stall() -> None:
+    assert wanted(ok("a"), ok("b"), ok("a"), ok("a"), ok("a"), ok("c")) == [*[False] * 4, True, False]
+    edits = [call for n in range(9) for call in (ok("edit", "saved", path="x", text=f"{n}"), ok("test"))]
     assert not any(wanted(*edits)), "work between equal calls"
-    assert sum(wanted(*[bad(call.tool, **call.arguments) for call in edits])) == 5, "every failure of test from the 5th"
-    assert wanted(*[ok("a"), ok("b")] * 4) == [*[False] * 7, True]
-    assert not any(wanted(ok("b"), *(ok("c", n=n) for n in range(MEMORY)), ok("b")))
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xy"), st.booleans()), max_size=60),
-    st.builds(
-        StallDetector,
-        repeats=st.integers(2, 6),
-        rounds=st.integers(2, 4),
-        fruitless=st.integers(2, 30),
-        window=st.integers(4, 30),
-        novelty=st.sampled_from([0.05, 0.1, 0.5]),
-    ),
-)
-def test_it_is_asked_whenever_it_has_something_to_say(
-    picked: list[tuple[str, str, bool]], stall: StallDetector
-) -> None:
-    session, trajectory = Session(), Trajectory()
-    context = ObserverContext(session, trajectory=trajectory)
-    for number, (name, result, success) in enumerate(picked, 1):
-        session.dispatch(event := event_of(TracedCall(name, {}, result, success=success), number))
-        trajectory.add(event)
-        assert stall.observe(session, context=context) is None or stall.should_run(session, context=context)
+    assert not any(wanted(ok("b"), *(ok("c", n=n) for n in range(90)), ok("b")))
 
 
 PICKED = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xxy"), st.booleans()), max_size=50)
@@ -326,7 +308,8 @@ def test_one_new_call_hides_no_loop_of_the_same_turn(place: int) -> None:
         turn = [ok("search", "nothing", query="invoice")] * 4
         turns += [*turn[:place], ok("search", "nothing", query=f"{number}"), *turn[place:]]
     told = [number for number, _ in replay(Trace("", ("stalled",), "", tuple(turns)), STALL, turn=5)]
-    assert told == list(range(5 if place in (0, 4) else 10, 61, 5))
+    assert told[0] <= 15
+    assert len(told) >= 8
 
 
 def test_a_loop_that_was_left_is_told_once_and_as_what_it_was() -> None:
@@ -334,8 +317,8 @@ def test_a_loop_that_was_left_is_told_once_and_as_what_it_was() -> None:
     said = ask_once(STALL, calls)
     assert said is not None
     assert said.summary == (
-        "You seem to have gone in circles: look was called 9 times in a row with the same arguments and result,"
-        " up to call #9."
+        "You seem to have gone in circles: since call #2, 8 calls, of look, brought nothing new: they brought what had"
+        " been seen before, up to call #9."
     )
     assert said.severity == "warning"
     new = [ok("walk", step=step) for step in range(30)]
@@ -344,13 +327,14 @@ def test_a_loop_that_was_left_is_told_once_and_as_what_it_was() -> None:
     assert ask_once(STALL, [*calls, *new[: LOOKED_BACK - 1]]) is None, "what is older is stale"
 
 
-def test_of_several_patterns_the_gravest_is_told_and_then_the_newest() -> None:
-    said = ask_once(STALL, [*[ok("a")] * 8, *[ok("b")] * 5])
+def test_of_several_stalls_the_gravest_is_told_and_then_the_newest() -> None:
+    work = [ok("read", f"new words {n} in {n}", path=f"p{n}") for n in range(4)]
+    said = ask_once(STALL, [*[ok("a", "dark")] * 8, *work, *[ok("b", "cold")] * 4])
     assert said is not None
-    assert "a was called 8 times" in said.summary
-    said = ask_once(STALL, [*[ok("a")] * 5, ok("c"), *[ok("b")] * 4])
+    assert "of a," in said.summary
+    said = ask_once(STALL, [*[ok("a", "dark")] * 4, *work, *[ok("b", "cold")] * 4])
     assert said is not None
-    assert "b was called 4 times" in said.summary
+    assert "of b," in said.summary
 
 
 def continued(calls: list[TracedCall], *facts: Assessment | AdviceAcknowledged) -> Assessment | None:
@@ -399,13 +383,12 @@ def test_an_agent_that_makes_several_calls_at_once_is_told() -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"repeats": 1}, r"StallDetector\(repeats=1\) must be a whole number from 2 to 200"),
+        ({"repeats": 2}, r"StallDetector\(repeats=2\) must be a whole number from 3 to 200"),
         ({"repeats": 201}, r"repeats=201"),
         ({"repeats": True}, r"repeats=True"),
-        ({"rounds": 1}, r"rounds=1\) must be a whole number from 2 to 100"),
-        ({"fruitless": 0}, r"fruitless=0\) must be a whole number from 2 to 66"),
-        ({"window": 3}, r"window=3\) must be a whole number from 4"),
-        ({"novelty": 0.0}, r"novelty=0.0\) must be more than 0"),
+        ({"looks": 1}, r"looks=1\) must be a whole number of at least 2"),
+        ({"apart": 0}, r"apart=0\) must be a number of seconds above 0"),
+        ({"patience": "long"}, r"patience='long'\) must be a number"),
         ({"name": " "}, r"name=' '"),
     ],
 )
@@ -414,14 +397,24 @@ def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, Any], said:
         StallDetector(**fields)
 
 
-@pytest.mark.parametrize(
-    ("detector", "calls"),
-    [
-        (StallDetector(repeats=10), [ok("look")] * 9),
-        (StallDetector(rounds=10), [ok("a"), ok("b")] * 5),
-        (StallDetector(window=20), [ok("a"), ok("b"), ok("c")] * 6),
-        (StallDetector(fruitless=9), [bad("a"), ok("b", "1"), bad("a"), ok("b", "2")] * 2),
-    ],
-)
-def test_a_patient_detector_waits_longer(detector: StallDetector, calls: list[TracedCall]) -> None:
-    assert ask(detector, calls) is None
+def test_a_patient_detector_waits_longer() -> None:
+    assert ask(StallDetector(repeats=10), [ok("look")] * 9) is None
+    assert ask(StallDetector(repeats=10), [ok("look")] * 10) is not None
+    slow = tuple(TracedCall("status", {}, "running", at=30.0 * n) for n in range(20))
+    assert not list(replay(Trace("", ("healthy",), "", slow), StallDetector(looks=20)))
+
+
+def test_its_state_is_bounded() -> None:
+    session, trajectory = Session(), Trajectory()
+    context = ObserverContext(session, trajectory=trajectory)
+    for number in range(3000):
+        call = ok(
+            "write", f"written w{number} x{number}\nrow {number} of {number}", path=f"f{number}", content=f"t{number}"
+        )
+        session.dispatch(event := event_of(call, number + 1))
+        trajectory.add(event)
+        assert not STALL.should_run(session, context=context)
+    progress = trajectory.fold(STALL, lambda: Stalls(STALL)).progress
+    assert len(progress.threads) <= 400
+    assert len(progress.states) <= 400
+    assert len(progress.shown) <= 20_000

@@ -18,7 +18,8 @@ from rich.console import Console
 from watchkeeper.cli.console import put
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.observers.drift import DriftDetector
-from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
+from watchkeeper.observers.cascade import ErrorCascadeDetector
+from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory

@@ -8,17 +8,19 @@ of `ToolInvoked`, and computed again after a rollback or when a session is conti
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
 from watchkeeper.tools.context import ToolInvoked, error_message, is_success
+
+F = TypeVar("F")
 
 KEPT_CALLS: Final = 200
 FIRST_CALLS: Final = 20
@@ -145,7 +147,7 @@ def _written(params: Any) -> bytes:
 class Trajectory:
     """The newest calls of a session and its counts; observers read it, only the runtime adds to it."""
 
-    __slots__ = ("_asked", "_calls", "_count", "_errors_in_a_row", "_first_paths", "_made_at", "_with_paths")
+    __slots__ = ("_asked", "_calls", "_count", "_errors_in_a_row", "_first_paths", "_folds", "_made_at", "_with_paths")
 
     def __init__(self) -> None:
         """Start before the first call."""
@@ -156,6 +158,7 @@ class Trajectory:
         self._calls: list[CallDigest] = []
         self._made_at: dict[int, int] = {}
         self._asked: dict[str, tuple[int, int]] = {}
+        self._folds: dict[Hashable, Any] = {}
         self._errors_in_a_row = self._with_paths = 0
         self._count = max(len(calls) - KEPT_CALLS, 0)
         self._first_paths: tuple[tuple[str, ...], ...] = ()
@@ -202,6 +205,19 @@ class Trajectory:
             since = asked_at
             self._asked[name] = (since, self._count)
         return self._count - since
+
+    def fold(self, key: Hashable, make: Callable[[], F]) -> F:
+        """Return what an observer keeps about these calls; it is made when it is first asked for, and dropped when the
+        trajectory begins anew.
+
+        Args:
+            key: Identifies it among all that observers keep.
+            make: Returns it as it is before the first call; who asked for it brings it up to date.
+        """
+        kept = self._folds.get(key)
+        if kept is None:
+            kept = self._folds[key] = make()
+        return cast("F", kept)
 
     @property
     def latest(self) -> CallDigest | None:

@@ -89,9 +89,7 @@ class CodeDesk(Hands):
         self.edits += 1
         self.dirty.add(path)
         clears = [f"edit {path}"] if self.patcher in str(given) else []
-        self.say(
-            tool, given, out, sets=(path, (index, new)), void=void, on=[path], writes=True, clears=clears
-        )
+        self.say(tool, given, out, sets=(path, (index, new)), void=void, on=[path], writes=True, clears=clears)
 
     def tests(self, module: Module | None, gap: float | None = None) -> None:
         among = [module] if module else self.repo.modules

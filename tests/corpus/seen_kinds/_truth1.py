@@ -102,5 +102,3 @@ def named(task: str, address: str) -> bool:
     last = address.rsplit("/", 1)[-1]
     word = last.split(".")[0].rsplit("_", 1)[-1]
     return address in task or last in task or (len(word) > 2 and word in task)
-
-

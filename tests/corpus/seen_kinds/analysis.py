@@ -21,7 +21,13 @@ TABLES = {
     "deliveries": ("delivery_id", "order_id", "placed", "region", "carrier", "hours"),
     "tickets": ("ticket_id", "placed", "region", "channel", "hours", "customer_id"),
 }
-LINKED = {"orders": ["customers"], "refunds": ["orders"], "visits": ["customers"], "deliveries": ["orders"], "tickets": ["customers"]}
+LINKED = {
+    "orders": ["customers"],
+    "refunds": ["orders"],
+    "visits": ["customers"],
+    "deliveries": ["orders"],
+    "tickets": ["customers"],
+}
 OTHERS = {
     "hr.shifts": ("shift_id", "region", "hours"),
     "ads.spend": ("day", "region", "amount"),
@@ -97,7 +103,9 @@ class Analysis(Roaming):
     def shown(self, names: list[str], rows: list[tuple[Any, ...]]) -> str:
         took = self.rng.uniform(3, 900)
         if self.style == "json":
-            return json.dumps({"columns": names, "rows": rows, "row_count": len(rows), "job": self.hexed(12), "ms": round(took)})
+            return json.dumps(
+                {"columns": names, "rows": rows, "row_count": len(rows), "job": self.hexed(12), "ms": round(took)}
+            )
         if self.style == "csv":
             return "\n".join([",".join(names), *(",".join(str(v) for v in row) for row in rows)])
         head = " | ".join(names)
@@ -117,7 +125,12 @@ class Analysis(Roaming):
     def ask(self, table: str, by: str, what: str, where: str = "", on_book: bool = False) -> None:
         """A question; its spelling, order and rounding differ each time it is asked."""
         measure = next(c for c in TABLES[table] if c in ("amount", "hours", "seconds"))
-        made = {"count": "count(*)", "sum": f"round(sum({measure}), 1)", "avg": f"round(avg({measure}), 2)", "max": f"max({measure})"}[what]
+        made = {
+            "count": "count(*)",
+            "sum": f"round(sum({measure}), 1)",
+            "avg": f"round(avg({measure}), 2)",
+            "max": f"max({measure})",
+        }[what]
         key = {"month": "substr(placed, 6, 2)"}.get(by, by)
         ruled = f" where {where}" if where else ""
         order = self.pick(("1", "2 desc", "2", "1 desc"))
@@ -127,15 +140,31 @@ class Analysis(Roaming):
         rows = cursor.fetchall()
         names = [str(column[0]) for column in cursor.description]
         wrapped = f"with t as (select * from {table}{ruled}) select {key} {by}, {made} v from t group by {key} order by {order}"
-        text = self.pick((plain, plain.upper() if not where else plain, wrapped, plain.replace(" order", "\norder").replace(" from", "\nfrom")))
+        text = self.pick(
+            (
+                plain,
+                plain.upper() if not where else plain,
+                wrapped,
+                plain.replace(" order", "\norder").replace(" from", "\nfrom"),
+            )
+        )
         facts = [(table, by, what, where, *row) for row in rows] or [(table, by, what, where)]
         self.sql(text, self.shown(names, rows[:40]), shows=facts, on=[table])
 
     def columns(self, table: str) -> None:
         names = TABLES.get(table) or OTHERS.get(table) or (f"{table}_id", "name", "since")
-        rows: list[tuple[Any, ...]] = [(name, "text" if name in ("region", "channel", "reason", "carrier", "name", "placed") else "numeric") for name in names]
+        rows: list[tuple[Any, ...]] = [
+            (name, "text" if name in ("region", "channel", "reason", "carrier", "name", "placed") else "numeric")
+            for name in names
+        ]
         if self.chance(0.5):
-            self.say("describe_table", {"server": self.server, "table": table}, self.shown(["column", "type"], rows), shows=[("cols", table)], on=[table])
+            self.say(
+                "describe_table",
+                {"server": self.server, "table": table},
+                self.shown(["column", "type"], rows),
+                shows=[("cols", table)],
+                on=[table],
+            )
             return
         text = f"select column_name, data_type from information_schema.columns where table_name = '{table}'"
         self.sql(text, self.shown(["column_name", "data_type"], rows), shows=[("cols", table)], on=[table])
@@ -144,12 +173,19 @@ class Analysis(Roaming):
         cursor = self.db.execute(f"select * from {table} limit 5 offset ?", (first,))
         rows = cursor.fetchall()
         text = f"select * from {table} limit 5 offset {first}"
-        self.sql(text, self.shown(list(TABLES[table]), rows), shows=[(table, first + i) for i in range(len(rows))], on=[table])
+        self.sql(
+            text,
+            self.shown(list(TABLES[table]), rows),
+            shows=[(table, first + i) for i in range(len(rows))],
+            on=[table],
+        )
 
     def foreign(self, table: str) -> None:
         names = OTHERS[table]
         rows: list[tuple[Any, ...]] = [tuple(self.rng.randint(1, 900) for _ in names) for _ in range(4)]
-        text = self.pick((f"select * from {table} limit 4", f"select {', '.join(names)} from {table} order by 1 limit 4"))
+        text = self.pick(
+            (f"select * from {table} limit 4", f"select {', '.join(names)} from {table} order by 1 limit 4")
+        )
         self.sql(text, self.shown(list(names), rows), shows=[("look", table)], on=[table])
 
     def cell(self, source: str, out: str, index: int | None = None, void: bool = False, **notes: Any) -> None:
@@ -157,8 +193,24 @@ class Analysis(Roaming):
             index = len(self.cells)
             self.cells.append(source)
         self.cells[index] = source
-        body = json.dumps({"cell": index, "execution_count": self.rng.randint(1, 90), "outputs": [out], "wall_s": round(self.rng.uniform(0.1, 6), 2)})
-        self.say("notebook.run", {"uri": self.book, "cell": index, "source": source}, body, sets=((self.book, index), source), void=void, on=[self.book], writes=True, **notes)
+        body = json.dumps(
+            {
+                "cell": index,
+                "execution_count": self.rng.randint(1, 90),
+                "outputs": [out],
+                "wall_s": round(self.rng.uniform(0.1, 6), 2),
+            }
+        )
+        self.say(
+            "notebook.run",
+            {"uri": self.book, "cell": index, "source": source},
+            body,
+            sets=((self.book, index), source),
+            void=void,
+            on=[self.book],
+            writes=True,
+            **notes,
+        )
 
     # --- work ---
 
@@ -166,7 +218,9 @@ class Analysis(Roaming):
         tables = (self.main_table, self.second)
         if self.chance(0.6):
             names: list[tuple[Any, ...]] = [(name,) for name in (*TABLES, *OTHERS)]
-            self.sql("select table_name from information_schema.tables", self.shown(["table_name"], names), shows=["tables"])
+            self.sql(
+                "select table_name from information_schema.tables", self.shown(["table_name"], names), shows=["tables"]
+            )
             yield
         for table in tables:
             self.columns(table)
@@ -174,7 +228,11 @@ class Analysis(Roaming):
             self.sample(table, 0)
             yield
         for table in tables:
-            groups = [c for c in ("month", "region", *TABLES[table]) if c in ("month", "region", "channel", "reason", "carrier")]
+            groups = [
+                c
+                for c in ("month", "region", *TABLES[table])
+                if c in ("month", "region", "channel", "reason", "carrier")
+            ]
             for by in dict.fromkeys(groups):
                 for what in self.rng.sample(("count", "sum", "avg", "max"), 2):
                     self.ask(table, by, what)
@@ -204,7 +262,11 @@ class Analysis(Roaming):
         yield from self.again(looks, self.rng.randint(8, 15))
 
     def stall_schema(self) -> Steps:
-        looks = [partial(self.columns, self.main_table), partial(self.columns, self.second), partial(self.sample, self.second, 0)]
+        looks = [
+            partial(self.columns, self.main_table),
+            partial(self.columns, self.second),
+            partial(self.sample, self.second, 0),
+        ]
         yield from self.again(looks, self.rng.randint(7, 13))
 
     def stall_cell_to_and_fro(self) -> Steps:
@@ -227,7 +289,15 @@ class Analysis(Roaming):
         job, share = self.hexed(8), self.rng.randint(3, 80)
 
         def look(gap: float | None) -> None:
-            out = json.dumps({"job": job, "state": "RUNNING", "percent": share, "polled_at": round(self.now + 7), "heartbeat": self.hexed(6)})
+            out = json.dumps(
+                {
+                    "job": job,
+                    "state": "RUNNING",
+                    "percent": share,
+                    "polled_at": round(self.now + 7),
+                    "heartbeat": self.hexed(6),
+                }
+            )
             self.say("export_status", {"job_id": job}, out, wait=("export", share), gap=gap)
 
         yield from self.waiting(look, self.rng.randint(17, 22), 25, 100)
@@ -254,7 +324,11 @@ class Analysis(Roaming):
 
     def fail(self, text: str, out: str, cause: str, about: str, on: tuple[str, ...] = (), tool: str = "") -> None:
         ok = self.style == "json" and self.chance(0.6)
-        out = json.dumps({"status": "error", "message": out, "job": self.hexed(12)}) if self.style == "json" else f"ERROR:  {out}"
+        out = (
+            json.dumps({"status": "error", "message": out, "job": self.hexed(12)})
+            if self.style == "json"
+            else f"ERROR:  {out}"
+        )
         if tool:
             self.say(tool, {"args": text}, out, cause=cause, shows=[(cause, about)], ok=ok, on=on)
         else:
@@ -286,16 +360,39 @@ class Analysis(Roaming):
 
     def cascade_kernel(self) -> Steps:
         """The kernel lacks a package; each cell imports it."""
-        cells = ("trend(df)", "seasonal(df, 12)", "decompose(df.amount)", "fit(df).summary()", "forecast(df, 3)", "outliers(df)")
+        cells = (
+            "trend(df)",
+            "seasonal(df, 12)",
+            "decompose(df.amount)",
+            "fit(df).summary()",
+            "forecast(df, 3)",
+            "outliers(df)",
+        )
         acts = [
-            partial(self.fail, f"from tseries import {c.split('(')[0]}; {c}", "ModuleNotFoundError: No module named 'tseries'", "tseries", c, (self.book,), "notebook.execute")
+            partial(
+                self.fail,
+                f"from tseries import {c.split('(')[0]}; {c}",
+                "ModuleNotFoundError: No module named 'tseries'",
+                "tseries",
+                c,
+                (self.book,),
+                "notebook.execute",
+            )
             for c in cells
         ]
         yield from self.each(acts, self.rng.randint(4, 6))
 
     def cascade_share_expired(self) -> Steps:
         acts = [
-            partial(self.fail, f"s3://reports/{name}", "ExpiredToken: the session has expired", "share", name, (), self.pick(("upload", "list_files", "download")))
+            partial(
+                self.fail,
+                f"s3://reports/{name}",
+                "ExpiredToken: the session has expired",
+                "share",
+                name,
+                (),
+                self.pick(("upload", "list_files", "download")),
+            )
             for name in ("orders.csv", "north.parquet", "2030/", "fig1.png", "readme.md", "table.html")
         ]
         yield from self.each(acts, self.rng.randint(4, 6))
@@ -319,12 +416,27 @@ class Analysis(Roaming):
         others = [f"{folder}/{t}_{r}.ipynb" for t in TABLES for r in REGIONS]
         for book in self.rng.sample([b for b in others if b != self.book], self.rng.randint(3, 5)):
             if self.chance(0.4):
-                self.say("notebook.read", {"uri": book}, json.dumps({"cells": self.rng.randint(3, 20), "title": book}), shows=[book], on=[book])
+                self.say(
+                    "notebook.read",
+                    {"uri": book},
+                    json.dumps({"cells": self.rng.randint(3, 20), "title": book}),
+                    shows=[book],
+                    on=[book],
+                )
                 yield
-            self.say("notebook.run", {"uri": book, "cell": 0, "source": "set_style('wide')"}, json.dumps({"cell": 0, "outputs": []}), sets=(book, "wide"), on=[book], writes=True)
+            self.say(
+                "notebook.run",
+                {"uri": book, "cell": 0, "source": "set_style('wide')"},
+                json.dumps({"cell": 0, "outputs": []}),
+                sets=(book, "wide"),
+                on=[book],
+                writes=True,
+            )
             yield
             if self.chance(0.6):
-                self.ask(self.pick((self.main_table, self.second)), self.pick(("region", "month")), self.pick(("max", "avg")))
+                self.ask(
+                    self.pick((self.main_table, self.second)), self.pick(("region", "month")), self.pick(("max", "avg"))
+                )
                 yield
 
     def drift_rewrites_other_tables(self) -> Steps:
@@ -362,8 +474,15 @@ class Analysis(Roaming):
                 yield
                 continue
             for first in (0, 5):
-                rows: list[tuple[Any, ...]] = [(n, f"{table}-{self.rng.randint(100, 999)}") for n in range(first, first + 5)]
-                self.sql(f"select * from {table} limit 5 offset {first}", self.shown(["id", "name"], rows), shows=[(table, "rows", first)], on=[table])
+                rows: list[tuple[Any, ...]] = [
+                    (n, f"{table}-{self.rng.randint(100, 999)}") for n in range(first, first + 5)
+                ]
+                self.sql(
+                    f"select * from {table} limit 5 offset {first}",
+                    self.shown(["id", "name"], rows),
+                    shows=[(table, "rows", first)],
+                    on=[table],
+                )
                 yield
 
     def alike_months(self) -> Steps:
@@ -383,15 +502,31 @@ class Analysis(Roaming):
 
     def alike_queue_patient(self) -> Steps:
         for count in range(self.rng.randint(4, 8)):
-            self.say("export_status", {"job_id": "nightly"}, '{"state": "QUEUED"}', wait=("nightly", "q"), gap=self.rng.uniform(30, 90) if count else None)
+            self.say(
+                "export_status",
+                {"job_id": "nightly"},
+                '{"state": "QUEUED"}',
+                wait=("nightly", "q"),
+                gap=self.rng.uniform(30, 90) if count else None,
+            )
             yield
-        self.say("export_status", {"job_id": "nightly"}, '{"state": "DONE", "rows": 240}', wait=("nightly", "d"), gap=33)
+        self.say(
+            "export_status", {"job_id": "nightly"}, '{"state": "DONE", "rows": 240}', wait=("nightly", "d"), gap=33
+        )
         yield
 
     def alike_learns_the_dialect(self) -> Steps:
         """Three mistakes of one kind, and then the right spelling."""
-        for made in ("date_trunc('month', placed)", "date_trunc(placed, month)", "trunc(placed, 'MM')")[: self.rng.randint(2, 3)]:
-            self.fail(f"select {made}, count(*) from {self.main_table} group by 1", "function does not exist: date_trunc/trunc(text)", "dialect", made, (self.main_table,))
+        for made in ("date_trunc('month', placed)", "date_trunc(placed, month)", "trunc(placed, 'MM')")[
+            : self.rng.randint(2, 3)
+        ]:
+            self.fail(
+                f"select {made}, count(*) from {self.main_table} group by 1",
+                "function does not exist: date_trunc/trunc(text)",
+                "dialect",
+                made,
+                (self.main_table,),
+            )
             yield
         self.ask(self.main_table, "month", self.pick(("count", "sum", "max")), f"region <> '{self.region}'")
         self.notes[-1].clears = frozenset({"dialect"})
@@ -409,7 +544,16 @@ class Analysis(Roaming):
     def alike_busy(self) -> Steps:
         def act(done: bool, gap: float) -> None:
             out = "refreshed 240 rows" if done else f"too many connections, ticket {self.hexed(5)}"
-            self.say("refresh", {"view": "monthly"}, out, cause=None if done else "busy", clears=["busy"] if done else (), ok=done, shows=[("refresh", done)], gap=gap)
+            self.say(
+                "refresh",
+                {"view": "monthly"},
+                out,
+                cause=None if done else "busy",
+                clears=["busy"] if done else (),
+                ok=done,
+                shows=[("refresh", done)],
+                gap=gap,
+            )
 
         yield from self.retrying(act, self.rng.randint(3, 4))
 

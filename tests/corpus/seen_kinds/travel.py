@@ -72,7 +72,13 @@ class Travel(Roaming):
         failed = "error" in data
         domain, verb = name.split(".")
         if self.style == "rest":
-            method = "GET" if verb in ("get", "search", "list", "busy", "status") else "POST" if verb != "update" else "PATCH"
+            method = (
+                "GET"
+                if verb in ("get", "search", "list", "busy", "status")
+                else "POST"
+                if verb != "update"
+                else "PATCH"
+            )
             path = "/".join(str(v) for k, v in given.items() if k in ("id", "calendar", "trip"))
             rest = {k: v for k, v in given.items() if k not in ("id", "calendar", "trip")}
             query = "&".join(f"{k}={v}" for k, v in rest.items()) if method == "GET" else ""
@@ -122,17 +128,35 @@ class Travel(Roaming):
 
     def _flight(self, _: int) -> dict[str, Any]:
         hour = self.rng.randint(5, 21)
-        return {"offer": f"{self.pick(CARRIERS)}{self.rng.randint(100, 999)}", "leaves": f"{hour:02d}:{self.rng.choice((5, 20, 40)):02d}", "price": self.rng.randint(80, 640), "stops": self.rng.randint(0, 2)}
+        return {
+            "offer": f"{self.pick(CARRIERS)}{self.rng.randint(100, 999)}",
+            "leaves": f"{hour:02d}:{self.rng.choice((5, 20, 40)):02d}",
+            "price": self.rng.randint(80, 640),
+            "stops": self.rng.randint(0, 2),
+        }
 
     def _hotel(self, _: int) -> dict[str, Any]:
-        return {"offer": f"H{self.rng.randint(1000, 9999)}", "stars": self.rng.randint(2, 5), "price": self.rng.randint(60, 320), "km": round(self.rng.uniform(0.2, 9), 1)}
+        return {
+            "offer": f"H{self.rng.randint(1000, 9999)}",
+            "stars": self.rng.randint(2, 5),
+            "price": self.rng.randint(60, 320),
+            "km": round(self.rng.uniform(0.2, 9), 1),
+        }
 
     def search(self, what: str, page: int = 0) -> None:
         """Offers of one kind; spelling, order and currency names differ from time to time."""
         offers = self.found(what)[page * 4 : page * 4 + 4]
         way = "hotels" if "hotel" in what else "flights"
-        given: dict[str, Any] = {"city" if way == "hotels" else "to": self.goal if "back" not in what else self.start, "date": self.day(self.first if "back" not in what else self.last)}
-        for key, values in (("sort", ("price", "time", "best")), ("currency", ("EUR", "eur")), ("adults", (1,)), ("limit", (4,))):
+        given: dict[str, Any] = {
+            "city" if way == "hotels" else "to": self.goal if "back" not in what else self.start,
+            "date": self.day(self.first if "back" not in what else self.last),
+        }
+        for key, values in (
+            ("sort", ("price", "time", "best")),
+            ("currency", ("EUR", "eur")),
+            ("adults", (1,)),
+            ("limit", (4,)),
+        ):
             if self.chance(0.4):
                 given[key] = self.pick(values)
         if page or self.chance(0.3):
@@ -140,34 +164,75 @@ class Travel(Roaming):
         shown = self.rng.sample(offers, len(offers)) if given.get("sort", "best") == "best" else offers
         if given.get("sort") == "price":
             shown = sorted(offers, key=lambda offer: int(offer["price"]))
-        self.call(f"{way}.search", given, {"results": shown, "total": len(self.found(what))}, shows=[("offer", what, str(o["offer"])) for o in offers])
+        self.call(
+            f"{way}.search",
+            given,
+            {"results": shown, "total": len(self.found(what))},
+            shows=[("offer", what, str(o["offer"])) for o in offers],
+        )
 
     def detail(self, what: str, offer: dict[str, Any]) -> None:
         data = {**offer, "refund": "yes" if offer["price"] % 2 else "no", "rules": f"change fee {offer['price'] // 4}"}
-        self.call(f"{'hotels' if 'hotel' in what else 'flights'}.get", {"id": offer["offer"]}, data, shows=[("detail", str(offer["offer"]))])
+        self.call(
+            f"{'hotels' if 'hotel' in what else 'flights'}.get",
+            {"id": offer["offer"]},
+            data,
+            shows=[("detail", str(offer["offer"]))],
+        )
 
     def book(self, what: str, offer: dict[str, Any]) -> None:
         self.booked += 1
-        self.call("bookings.create", {"trip": self.trip, "offer": offer["offer"], "kind": what}, {"status": "confirmed", "locator": self.hexed(6).upper()}, sets=(("book", what), str(offer["offer"])), on=[self.trip], writes=True, clears=["payment"])
+        self.call(
+            "bookings.create",
+            {"trip": self.trip, "offer": offer["offer"], "kind": what},
+            {"status": "confirmed", "locator": self.hexed(6).upper()},
+            sets=(("book", what), str(offer["offer"])),
+            on=[self.trip],
+            writes=True,
+            clears=["payment"],
+        )
 
     def busy(self, person: str, first: int, last: int) -> None:
         """What somebody has on some days."""
         days = range(first, last + 1)
-        rows = [{"day": self.day(d), "busy": f"{9 + (d * 7 + len(person)) % 6}:00-{11 + (d * 5 + len(person)) % 6}:00"} for d in days]
+        rows = [
+            {"day": self.day(d), "busy": f"{9 + (d * 7 + len(person)) % 6}:00-{11 + (d * 5 + len(person)) % 6}:00"}
+            for d in days
+        ]
         given = {"calendar": self.calendar(person), "from": self.day(first), "to": self.day(last)}
         if self.chance(0.3):
             given["tz"] = self.pick(("UTC", "Z", "Etc/UTC"))
-        self.call("calendars.busy", given, {"items": rows}, shows=[("busy", person, d) for d in days], on=[self.calendar(person)])
+        self.call(
+            "calendars.busy",
+            given,
+            {"items": rows},
+            shows=[("busy", person, d) for d in days],
+            on=[self.calendar(person)],
+        )
 
     def event(self, person: str, key: str, change: dict[str, Any], void: bool = False) -> None:
         """Make or change a meeting."""
         verb = "update" if (person, key) in self.states else "create"
         given = {"calendar": self.calendar(person), "title": key, **change}
-        self.call(f"events.{verb}", given, {"status": "ok", "etag": self.hexed(8)}, sets=((person, key), repr(change)), void=void, on=[self.calendar(person)], writes=True, clears=["calendar right"])
+        self.call(
+            f"events.{verb}",
+            given,
+            {"status": "ok", "etag": self.hexed(8)},
+            sets=((person, key), repr(change)),
+            void=void,
+            on=[self.calendar(person)],
+            writes=True,
+            clears=["calendar right"],
+        )
 
     def trip_record(self, trip: str) -> None:
         legs = self.booked if trip == self.trip else int(trip[-1]) % 4
-        data = {"id": trip, "legs": legs, "policy": self.policy if trip == self.trip else f"policy-{trip[-1]}", "state": "open"}
+        data = {
+            "id": trip,
+            "legs": legs,
+            "policy": self.policy if trip == self.trip else f"policy-{trip[-1]}",
+            "state": "open",
+        }
         self.call("trips.get", {"trip": trip}, data, shows=[("trip", trip, legs)], on=[trip])
 
     # --- work ---
@@ -176,7 +241,13 @@ class Travel(Roaming):
         self.trip_record(self.trip)
         yield
         if self.chance(0.6):
-            self.call("policies.get", {"id": self.policy}, {"max_hotel": 190, "class": "economy", "stops": 1}, shows=["policy"], on=[self.policy])
+            self.call(
+                "policies.get",
+                {"id": self.policy},
+                {"max_hotel": 190, "class": "economy", "stops": 1},
+                shows=["policy"],
+                on=[self.policy],
+            )
             yield
         for what in ("flight out", "flight back", "hotel"):
             for page in range(self.rng.randint(1, 3)):
@@ -199,15 +270,32 @@ class Travel(Roaming):
             for person in (guest, self.traveller):
                 self.event(person, f"{self.traveller} / {guest}", {"start": start})
                 yield
-            self.call("messages.send", {"to": guest, "text": f"Proposal for {self.day(day)}, see calendar."}, {"status": "sent", "id": self.hexed(9)}, sets=(("mail", guest), day))
+            self.call(
+                "messages.send",
+                {"to": guest, "text": f"Proposal for {self.day(day)}, see calendar."},
+                {"status": "sent", "id": self.hexed(9)},
+                sets=(("mail", guest), day),
+            )
             yield
         self.trip_record(self.trip)
         yield
         for day in range(self.first, self.last + 1):
-            self.call("itinerary.add", {"trip": self.trip, "date": self.day(day), "text": f"day {day - self.first + 1} in {self.goal}"}, {"status": "ok", "entries": day - self.first + 1}, sets=(("plan", day), 1), on=[self.trip], writes=True)
+            self.call(
+                "itinerary.add",
+                {"trip": self.trip, "date": self.day(day), "text": f"day {day - self.first + 1} in {self.goal}"},
+                {"status": "ok", "entries": day - self.first + 1},
+                sets=(("plan", day), 1),
+                on=[self.trip],
+                writes=True,
+            )
             yield
         for kind in ("visa", "vaccination", "adapter", "weather", "holidays", "transfer", "tips"):
-            self.call("guides.get", {"id": f"{self.goal.lower()}/{kind}"}, {"topic": kind, "text": f"{kind} in {self.goal}: see note {self.rng.randint(1, 40)}"}, shows=[("guide", kind)])
+            self.call(
+                "guides.get",
+                {"id": f"{self.goal.lower()}/{kind}"},
+                {"topic": kind, "text": f"{kind} in {self.goal}: see note {self.rng.randint(1, 40)}"},
+                shows=[("guide", kind)],
+            )
             yield
 
     # --- stalls ---
@@ -245,15 +333,33 @@ class Travel(Roaming):
     def stall_reminders(self) -> Steps:
         """The same person is asked for the same thing in ever new words."""
         guest = self.guests[-1]
-        words = ("Could you confirm the date?", "Just checking: is the date fine?", "Kind reminder about the date.", "Does the date suit you?", "Any news on the date?")
+        words = (
+            "Could you confirm the date?",
+            "Just checking: is the date fine?",
+            "Kind reminder about the date.",
+            "Does the date suit you?",
+            "Any news on the date?",
+        )
         for _ in range(self.rng.randint(8, 12)):
-            self.call("messages.send", {"to": guest, "text": self.pick(words)}, {"status": "sent", "id": self.hexed(9)}, sets=(("ask", guest), "date"))
+            self.call(
+                "messages.send",
+                {"to": guest, "text": self.pick(words)},
+                {"status": "sent", "id": self.hexed(9)},
+                sets=(("ask", guest), "date"),
+            )
             yield
 
     def stall_approval_waiting(self) -> Steps:
         def look(gap: float | None) -> None:
-            data = {"trip": self.trip, "approval": "pending", "with": "cost centre", "checked_at": f"10:{int(self.now // 60) % 60:02d}"}
-            self.call("approvals.status", {"trip": self.trip}, data, wait=("approval", "pending"), on=[self.trip], gap=gap)
+            data = {
+                "trip": self.trip,
+                "approval": "pending",
+                "with": "cost centre",
+                "checked_at": f"10:{int(self.now // 60) % 60:02d}",
+            }
+            self.call(
+                "approvals.status", {"trip": self.trip}, data, wait=("approval", "pending"), on=[self.trip], gap=gap
+            )
 
         yield from self.waiting(look, self.rng.randint(17, 24), 22, 110)
 
@@ -269,33 +375,73 @@ class Travel(Roaming):
 
     # --- cascades ---
 
-    def refuse(self, name: str, given: dict[str, Any], why: str, cause: str, on: tuple[str, ...] = (), writes: bool = False) -> None:
+    def refuse(
+        self, name: str, given: dict[str, Any], why: str, cause: str, on: tuple[str, ...] = (), writes: bool = False
+    ) -> None:
         data: dict[str, Any] = {"error": why, "ref": self.hexed(6)}
-        self.call(name, given, data, cause=cause, shows=[(cause, repr(given))], ok=self.chance(0.35), on=on, writes=writes)
+        self.call(
+            name, given, data, cause=cause, shows=[(cause, repr(given))], ok=self.chance(0.35), on=on, writes=writes
+        )
 
     def cascade_card(self) -> Steps:
         """Rented cars are guaranteed with a card of their own, and it has expired."""
         acts = [
-            partial(self.refuse, "cars.reserve", {"trip": self.trip, "car": f"C{number}"}, "guarantee card has expired", "payment")
+            partial(
+                self.refuse,
+                "cars.reserve",
+                {"trip": self.trip, "car": f"C{number}"},
+                "guarantee card has expired",
+                "payment",
+            )
             for number in self.rng.sample(range(100, 999), 6)
         ]
         yield from self.each(acts, self.rng.randint(4, 6))
 
     def cascade_calendar_right(self) -> Steps:
         room = [f"room_{self.goal.lower()}_{n}" for n in range(1, 7)]
-        acts = [partial(self.refuse, "rooms.reserve", {"id": r, "date": self.day(self.first)}, self.pick(("scope rooms.write is missing", "insufficient scope: rooms.write")), "room right") for r in room]
+        acts = [
+            partial(
+                self.refuse,
+                "rooms.reserve",
+                {"id": r, "date": self.day(self.first)},
+                self.pick(("scope rooms.write is missing", "insufficient scope: rooms.write")),
+                "room right",
+            )
+            for r in room
+        ]
         yield from self.each(acts, self.rng.randint(4, 6))
 
     def cascade_date_format(self) -> Steps:
         """The rail service wants days since its epoch; the agent tries one way of writing dates after another."""
-        spelled = (f"{self.first}/{self.month}/2031", f"{self.month}-{self.first}-31", f"2031{self.month:02d}{self.first:02d}", f"{self.first}. {self.month}. 2031", f"{self.day(self.first)}T00:00Z", "tomorrow")
-        acts = [partial(self.refuse, "rail.search", {"to": self.goal, "depart": s}, "depart: integer expected", "rail date") for s in spelled]
+        spelled = (
+            f"{self.first}/{self.month}/2031",
+            f"{self.month}-{self.first}-31",
+            f"2031{self.month:02d}{self.first:02d}",
+            f"{self.first}. {self.month}. 2031",
+            f"{self.day(self.first)}T00:00Z",
+            "tomorrow",
+        )
+        acts = [
+            partial(self.refuse, "rail.search", {"to": self.goal, "depart": s}, "depart: integer expected", "rail date")
+            for s in spelled
+        ]
         yield from self.each(acts, self.rng.randint(4, 6))
 
     def cascade_ferry_down(self) -> Steps:
-        given: list[dict[str, Any]] = [{"to": self.goal, "date": self.day(d)} for d in range(self.first, self.first + 3)]
+        given: list[dict[str, Any]] = [
+            {"to": self.goal, "date": self.day(d)} for d in range(self.first, self.first + 3)
+        ]
         given += [{"from": self.goal, "date": self.day(self.last)}, {"route": "all"}, {"ping": 1}]
-        acts = [partial(self.refuse, "ferries.search", g, self.pick(("upstream ferry-gw unreachable", "ferry-gw: connection refused")), "ferry") for g in given]
+        acts = [
+            partial(
+                self.refuse,
+                "ferries.search",
+                g,
+                self.pick(("upstream ferry-gw unreachable", "ferry-gw: connection refused")),
+                "ferry",
+            )
+            for g in given
+        ]
         yield from self.each(acts, self.rng.randint(4, 6))
 
     # --- drift ---
@@ -308,7 +454,14 @@ class Travel(Roaming):
             if self.chance(0.5):
                 self.trip_record(trip)
                 yield
-            self.call("trips.update", {"trip": trip, "note": "cheaper fare possible"}, {"status": "ok", "etag": self.hexed(8)}, sets=(("note", trip), 1), on=[trip], writes=True)
+            self.call(
+                "trips.update",
+                {"trip": trip, "note": "cheaper fare possible"},
+                {"status": "ok", "etag": self.hexed(8)},
+                sets=(("note", trip), 1),
+                on=[trip],
+                writes=True,
+            )
             yield
             if self.chance(0.5):
                 self.busy(self.pick(self.guests), self.first, self.rng.randint(self.first, self.last))
@@ -322,7 +475,9 @@ class Travel(Roaming):
     def drift_tidies_calendars(self) -> Steps:
         for person in self.rng.sample(self.others, self.rng.randint(3, 4)):
             for title in self.rng.sample(["weekly", "standup", "review", "lunch"], self.rng.randint(1, 2)):
-                self.event(person, title, {"start": f"{self.day(self.rng.randint(1, 28))}T{self.rng.randint(8, 17)}:30"})
+                self.event(
+                    person, title, {"start": f"{self.day(self.rng.randint(1, 28))}T{self.rng.randint(8, 17)}:30"}
+                )
                 yield
                 if self.chance(0.5):
                     self.trip_record(self.trip)
@@ -350,22 +505,53 @@ class Travel(Roaming):
 
     def alike_approval_comes(self) -> Steps:
         for _ in range(self.rng.randint(4, 8)):
-            self.call("approvals.status", {"trip": self.trip}, {"approval": "pending"}, wait=("approval", "p"), on=[self.trip], gap=self.rng.uniform(25, 100))
+            self.call(
+                "approvals.status",
+                {"trip": self.trip},
+                {"approval": "pending"},
+                wait=("approval", "p"),
+                on=[self.trip],
+                gap=self.rng.uniform(25, 100),
+            )
             yield
-        self.call("approvals.status", {"trip": self.trip}, {"approval": "granted"}, wait=("approval", "g"), on=[self.trip], gap=50)
+        self.call(
+            "approvals.status",
+            {"trip": self.trip},
+            {"approval": "granted"},
+            wait=("approval", "g"),
+            on=[self.trip],
+            gap=50,
+        )
         yield
 
     def alike_waiting_list(self) -> Steps:
         place = self.rng.randint(9, 20)
         while place > 0:
             place = max(0, place - self.rng.choice((0, 1, 2, 4)))
-            self.call("waitlist.status", {"trip": self.trip}, {"position": place}, wait=("list", place), on=[self.trip], gap=self.rng.uniform(20, 60))
+            self.call(
+                "waitlist.status",
+                {"trip": self.trip},
+                {"position": place},
+                wait=("list", place),
+                on=[self.trip],
+                gap=self.rng.uniform(20, 60),
+            )
             yield
 
     def alike_busy_provider(self) -> Steps:
         def act(done: bool, gap: float) -> None:
             data = {"seat": "12A"} if done else {"error": "too many requests", "ref": self.hexed(6)}
-            self.call("seats.reserve", {"trip": self.trip, "seat": "12A"}, data, cause=None if done else "busy", clears=["busy"] if done else (), ok=done, shows=[("seat", done)], on=[self.trip], gap=gap)
+            self.call(
+                "seats.reserve",
+                {"trip": self.trip, "seat": "12A"},
+                data,
+                cause=None if done else "busy",
+                clears=["busy"] if done else (),
+                ok=done,
+                shows=[("seat", done)],
+                on=[self.trip],
+                gap=gap,
+            )
 
         yield from self.retrying(act, self.rng.randint(3, 4))
 
@@ -380,7 +566,13 @@ class Travel(Roaming):
 
     def alike_meeting_grows(self) -> Steps:
         guest = self.guests[0]
-        fields = {"start": f"{self.day(self.first)}T16:00", "room": "2.14", "agenda": "plan", "link": "join/77", "duration": 45}
+        fields = {
+            "start": f"{self.day(self.first)}T16:00",
+            "room": "2.14",
+            "agenda": "plan",
+            "link": "join/77",
+            "duration": 45,
+        }
         change: dict[str, Any] = {}
         for key, value in fields.items():
             change = {**change, key: value}
@@ -388,12 +580,26 @@ class Travel(Roaming):
             yield
 
     def alike_linked_records(self) -> Steps:
-        names = [f"{kind}-{self.trip[4:]}" for kind in ("costcentre", "insurance", "visa", "approver", "contract", "voucher")]
+        names = [
+            f"{kind}-{self.trip[4:]}" for kind in ("costcentre", "insurance", "visa", "approver", "contract", "voucher")
+        ]
         self.inside.update(names)
-        self.call("trips.get", {"trip": self.trip, "expand": "links"}, {"id": self.trip, "links": names}, shows=["links"], on=[self.trip])
+        self.call(
+            "trips.get",
+            {"trip": self.trip, "expand": "links"},
+            {"id": self.trip, "links": names},
+            shows=["links"],
+            on=[self.trip],
+        )
         yield
         for name in names:
-            self.call("records.get", {"id": name}, {"id": name, "valid": "yes", "value": self.rng.randint(100, 999)}, shows=[name], on=[name])
+            self.call(
+                "records.get",
+                {"id": name},
+                {"id": name, "valid": "yes", "value": self.rng.randint(100, 999)},
+                shows=[name],
+                on=[name],
+            )
             yield
 
     def alike_record_now_and_then(self) -> Steps:

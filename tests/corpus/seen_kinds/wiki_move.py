@@ -15,11 +15,26 @@ from tests.corpus.trace import Trace
 KIND = "moving a wiki"
 
 SPACES = {
-    "WSM": ("Workshop manual", ("lathe", "press", "drill", "furnace", "crane", "saw", "planer", "grinder", "kiln", "hoist")),
-    "GRD": ("Garden handbook", ("roses", "compost", "pruning", "greenhouse", "lawn", "hedges", "ponds", "orchard", "seeds", "paths")),
-    "CHO": ("Choir archive", ("statutes", "concerts", "scores", "voices", "rehearsals", "tours", "robes", "honours", "dues", "hall")),
-    "LIB": ("Library guide", ("loans", "shelves", "binding", "catalogue", "repairs", "exhibits", "donors", "readers", "fines", "maps")),
-    "HRB": ("Harbour rules", ("berths", "pilots", "tugs", "tides", "lights", "dues", "dredging", "ice", "signals", "cranes")),
+    "WSM": (
+        "Workshop manual",
+        ("lathe", "press", "drill", "furnace", "crane", "saw", "planer", "grinder", "kiln", "hoist"),
+    ),
+    "GRD": (
+        "Garden handbook",
+        ("roses", "compost", "pruning", "greenhouse", "lawn", "hedges", "ponds", "orchard", "seeds", "paths"),
+    ),
+    "CHO": (
+        "Choir archive",
+        ("statutes", "concerts", "scores", "voices", "rehearsals", "tours", "robes", "honours", "dues", "hall"),
+    ),
+    "LIB": (
+        "Library guide",
+        ("loans", "shelves", "binding", "catalogue", "repairs", "exhibits", "donors", "readers", "fines", "maps"),
+    ),
+    "HRB": (
+        "Harbour rules",
+        ("berths", "pilots", "tugs", "tides", "lights", "dues", "dredging", "ice", "signals", "cranes"),
+    ),
 }
 SENTENCES = (
     "Check the {0} before each use and note the date.",
@@ -98,7 +113,12 @@ class Wiki(Roaming):
             side, action = name.split("_", 1)
             self.say("docstore", {"side": side, "action": action, **given}, out, **notes)
         elif self.style == "paths":
-            self.say(name.replace("_", "."), given, out + f"\n-- {self.rng.randint(3, 800)} ms, trace {self.hexed(8)}", **notes)
+            self.say(
+                name.replace("_", "."),
+                given,
+                out + f"\n-- {self.rng.randint(3, 800)} ms, trace {self.hexed(8)}",
+                **notes,
+            )
         else:
             self.say(name, given, out, **notes)
 
@@ -110,7 +130,9 @@ class Wiki(Roaming):
     def read(self, page: Page) -> None:
         """A page; by number, by title, as markup, as text, an older version that is the same."""
         form = self.pick(("storage", "view", "text", "export"))
-        given: dict[str, Any] = {"page_id": page.number} if self.chance(0.6) else {"space": page.space, "title": page.title.title()}
+        given: dict[str, Any] = (
+            {"page_id": page.number} if self.chance(0.6) else {"space": page.space, "title": page.title.title()}
+        )
         if form != "view":
             given["format"] = form
         links = " ".join(f"[[{self.pages[n].space}:{self.pages[n].title}]]" for n in page.links)
@@ -119,38 +141,102 @@ class Wiki(Roaming):
             text = "".join(f"<p>{line}</p>" for line in page.body)
         out = f"{page.title.title()} (v{3 + page.number % 9}, {page.space})\n{text}\nSee also: {links}\nAttachments: {', '.join(page.files) or 'none'}"
         if form == "export":
-            out = json.dumps({"id": page.number, "title": page.title, "body": page.body, "links": page.links, "attachments": page.files, "fetched": self.rng.randint(10**9, 2 * 10**9)})
-        self.call("wiki_get_page", given, out, shows=[("body", page.number, line) for line in page.body], on=[f"page {page.number}"])
+            out = json.dumps(
+                {
+                    "id": page.number,
+                    "title": page.title,
+                    "body": page.body,
+                    "links": page.links,
+                    "attachments": page.files,
+                    "fetched": self.rng.randint(10**9, 2 * 10**9),
+                }
+            )
+        self.call(
+            "wiki_get_page",
+            given,
+            out,
+            shows=[("body", page.number, line) for line in page.body],
+            on=[f"page {page.number}"],
+        )
 
     def children(self, space: str, first: int) -> None:
         pages = [p for p in self.pages.values() if p.space == space][first : first + 4]
-        out = json.dumps({"results": [{"id": p.number, "title": p.title.title()} for p in pages], "start": first, "size": len(pages)})
-        self.call("wiki_list_pages", {"space": space, "start": first, "limit": 4}, out, shows=[("child", p.number) for p in pages], on=[f"page {p.number}" for p in pages])
+        out = json.dumps(
+            {"results": [{"id": p.number, "title": p.title.title()} for p in pages], "start": first, "size": len(pages)}
+        )
+        self.call(
+            "wiki_list_pages",
+            {"space": space, "start": first, "limit": 4},
+            out,
+            shows=[("child", p.number) for p in pages],
+            on=[f"page {p.number}" for p in pages],
+        )
 
     def history(self, page: Page) -> None:
         rows = [f"v{n} by keeper{(page.number + n) % 5}: small changes" for n in range(1, 4 + page.number % 3)]
-        self.call("wiki_history", {"page_id": page.number}, "\n".join(rows), shows=[("history", page.number)], on=[f"page {page.number}"])
+        self.call(
+            "wiki_history",
+            {"page_id": page.number},
+            "\n".join(rows),
+            shows=[("history", page.number)],
+            on=[f"page {page.number}"],
+        )
 
     def put(self, path: str, text: str, void: bool = False) -> None:
         """Write a document; what is shown is its revision."""
         self.done += 1
         verb = "updated" if path in self.moved else "created"
         self.moved[path] = text
-        out = json.dumps({"path": path, "status": verb, "rev": self.hexed(7)}) if self.style != "paths" else f"{verb} {path} at rev {self.hexed(7)}"
-        self.call("store_put", {"path": path, "content": text}, out, sets=(path, text), void=void, on=[path], writes=True, clears=["lock"])
+        out = (
+            json.dumps({"path": path, "status": verb, "rev": self.hexed(7)})
+            if self.style != "paths"
+            else f"{verb} {path} at rev {self.hexed(7)}"
+        )
+        self.call(
+            "store_put",
+            {"path": path, "content": text},
+            out,
+            sets=(path, text),
+            void=void,
+            on=[path],
+            writes=True,
+            clears=["lock"],
+        )
 
     def look(self, path: str) -> None:
         text = self.moved.get(path, "")
         verb = self.pick(("store_get", "store_render", "store_get"))
-        self.call(verb, {"path": path}, text if verb == "store_get" else f"<article>{text[:1500]}</article>", shows=[("doc", path, text)], on=[path])
+        self.call(
+            verb,
+            {"path": path},
+            text if verb == "store_get" else f"<article>{text[:1500]}</article>",
+            shows=[("doc", path, text)],
+            on=[path],
+        )
 
     def attach(self, page: Page, name: str) -> None:
         out = json.dumps({"name": name, "bytes": 1000 + len(name) * 977, "sha": self.hexed(10), "status": "stored"})
-        self.call("store_upload", {"target": f"{self.doc(page)}/files", "file": name}, out, sets=(("file", name), 1), on=[self.doc(page)], writes=True, clears=["quota"])
+        self.call(
+            "store_upload",
+            {"target": f"{self.doc(page)}/files", "file": name},
+            out,
+            sets=(("file", name), 1),
+            on=[self.doc(page)],
+            writes=True,
+            clears=["quota"],
+        )
 
     def broken(self) -> list[str]:
         there = {path.rsplit("/", 1)[1] for path in self.moved}
-        return sorted({f"{p.title} -> {self.pages[n].title}" for p in self.own if self.doc(p) in self.moved for n in p.links if f"{self.pages[n].title}.md" not in there})
+        return sorted(
+            {
+                f"{p.title} -> {self.pages[n].title}"
+                for p in self.own
+                if self.doc(p) in self.moved
+                for n in p.links
+                if f"{self.pages[n].title}.md" not in there
+            }
+        )
 
     def check(self) -> None:
         found = self.broken()
@@ -195,7 +281,14 @@ class Wiki(Roaming):
                 self.check()
                 yield
         for page in self.own:
-            self.call("wiki_set_redirect", {"page_id": page.number, "to": self.doc(page)}, "redirect stored", sets=(("redirect", page.number), 1), on=[f"page {page.number}"], writes=True)
+            self.call(
+                "wiki_set_redirect",
+                {"page_id": page.number, "to": self.doc(page)},
+                "redirect stored",
+                sets=(("redirect", page.number), 1),
+                on=[f"page {page.number}"],
+                writes=True,
+            )
             yield
 
     # --- stalls ---
@@ -237,7 +330,16 @@ class Wiki(Roaming):
         job, done = self.hexed(6), self.rng.randint(0, 40)
 
         def look(gap: float | None) -> None:
-            out = json.dumps({"job": job, "state": "importing", "done": done, "of": 57, "uptime_s": int(self.now + 90), "beat": self.rng.randint(1, 10**6)})
+            out = json.dumps(
+                {
+                    "job": job,
+                    "state": "importing",
+                    "done": done,
+                    "of": 57,
+                    "uptime_s": int(self.now + 90),
+                    "beat": self.rng.randint(1, 10**6),
+                }
+            )
             self.call("store_job", {"id": job}, out, wait=(job, done), gap=gap)
 
         yield from self.waiting(look, self.rng.randint(17, 23), 21, 100)
@@ -248,19 +350,50 @@ class Wiki(Roaming):
         def look(gap: float | None) -> None:
             form = self.pick(("status", "detail", "log"))
             out = f"export {job}: cancelled by administrator ({form} as of 10:{self.rng.randint(10, 59)})"
-            self.call("wiki_export_status", {"export": job, "view": form}, out, wait=(str(job), "cancelled"), final=True, gap=gap)
+            self.call(
+                "wiki_export_status",
+                {"export": job, "view": form},
+                out,
+                wait=(str(job), "cancelled"),
+                final=True,
+                gap=gap,
+            )
 
         yield from self.waiting(look, self.rng.randint(9, 13), 8, 50)
 
     # --- cascades ---
 
-    def refuse(self, name: str, given: dict[str, Any], why: str, cause: str, on: tuple[str, ...] = (), writes: bool = False) -> None:
-        out = json.dumps({"status": "ok", "result": {"error": why, "ref": self.hexed(6)}}) if self.style == "one tool" else f"Error: {why} (ref {self.hexed(6)})"
-        self.call(name, given, out, cause=cause, shows=[(cause, repr(given))], ok=self.style == "one tool" or self.chance(0.3), on=on, writes=writes)
+    def refuse(
+        self, name: str, given: dict[str, Any], why: str, cause: str, on: tuple[str, ...] = (), writes: bool = False
+    ) -> None:
+        out = (
+            json.dumps({"status": "ok", "result": {"error": why, "ref": self.hexed(6)}})
+            if self.style == "one tool"
+            else f"Error: {why} (ref {self.hexed(6)})"
+        )
+        self.call(
+            name,
+            given,
+            out,
+            cause=cause,
+            shows=[(cause, repr(given))],
+            ok=self.style == "one tool" or self.chance(0.3),
+            on=on,
+            writes=writes,
+        )
 
     def cascade_quota(self) -> Steps:
         names = [f"{page.title}-plan.{end}" for page in self.own for end in ("tif", "zip")]
-        acts = [partial(self.refuse, "store_import_archive", {"file": name, "into": f"{self.folder}/archive"}, self.pick(("quota of 2 GiB reached", "no space: quota 2 GiB used up")), "archive quota") for name in names]
+        acts = [
+            partial(
+                self.refuse,
+                "store_import_archive",
+                {"file": name, "into": f"{self.folder}/archive"},
+                self.pick(("quota of 2 GiB reached", "no space: quota 2 GiB used up")),
+                "archive quota",
+            )
+            for name in names
+        ]
         yield from self.each(acts, self.rng.randint(4, 7))
 
     def cascade_locked(self) -> Steps:
@@ -268,8 +401,18 @@ class Wiki(Roaming):
         path = self.doc(page)
         for _ in range(self.rng.randint(4, 6)):
             extra = self.pick(("Revised.", "Moved from the wiki.", "See the table.", "Checked."))
-            given = {"path": path, "content": f"{self.as_text(page)}\n{extra}"} if self.chance(0.6) else {"path": path, "append": extra}
-            self.refuse("store_put" if "content" in given else "store_append", given, f"{path} is locked by keeper{page.number % 5}", "lock", (path,))
+            given = (
+                {"path": path, "content": f"{self.as_text(page)}\n{extra}"}
+                if self.chance(0.6)
+                else {"path": path, "append": extra}
+            )
+            self.refuse(
+                "store_put" if "content" in given else "store_append",
+                given,
+                f"{path} is locked by keeper{page.number % 5}",
+                "lock",
+                (path,),
+            )
             yield
             if self.chance(0.5):
                 self.history(page)
@@ -277,12 +420,31 @@ class Wiki(Roaming):
 
     def cascade_token(self) -> Steps:
         names = [f for p in self.own for f in (p.files or [f"{p.title}.png"])]
-        acts = [partial(self.refuse, self.pick(("wiki_download", "wiki_download", "wiki_file_info")), {"attachment": name}, self.pick(("401 token expired", "session is over, please sign in")), "wiki session") for name in names]
+        acts = [
+            partial(
+                self.refuse,
+                self.pick(("wiki_download", "wiki_download", "wiki_file_info")),
+                {"attachment": name},
+                self.pick(("401 token expired", "session is over, please sign in")),
+                "wiki session",
+            )
+            for name in names
+        ]
         yield from self.each(acts, self.rng.randint(4, 7))
 
     def cascade_converter(self) -> Steps:
         """The converter knows no macros; the agent keeps sending pages with macros."""
-        acts = [partial(self.refuse, "store_convert", {"source": p.number, "from": "storage", "options": self.pick(("strict", "lenient", ""))}, "unknown element ac:macro at line " + str(self.rng.randint(2, 40)), "converter", (f"page {p.number}",)) for p in self.own]
+        acts = [
+            partial(
+                self.refuse,
+                "store_convert",
+                {"source": p.number, "from": "storage", "options": self.pick(("strict", "lenient", ""))},
+                "unknown element ac:macro at line " + str(self.rng.randint(2, 40)),
+                "converter",
+                (f"page {p.number}",),
+            )
+            for p in self.own
+        ]
         yield from self.each(acts, self.rng.randint(4, 6))
 
     # --- drift ---
@@ -302,7 +464,14 @@ class Wiki(Roaming):
                 self.read(page)
                 yield
             line = self.pick(page.body)
-            self.call("wiki_update_page", {"page_id": page.number, "replace": line, "with": line.replace("the ", "a ", 1) + " (revised)"}, f"saved v{4 + page.number % 9}", sets=(("wiki", page.number), line), on=[f"page {page.number}"], writes=True)
+            self.call(
+                "wiki_update_page",
+                {"page_id": page.number, "replace": line, "with": line.replace("the ", "a ", 1) + " (revised)"},
+                f"saved v{4 + page.number % 9}",
+                sets=(("wiki", page.number), line),
+                on=[f"page {page.number}"],
+                writes=True,
+            )
             yield
             if self.chance(0.5):
                 self.history(self.pick(self.own))
@@ -352,25 +521,49 @@ class Wiki(Roaming):
         for page in self.own[: self.rng.randint(3, 5)]:
             self.put(self.doc(page), self.as_text(page) + "\n[top](#)\n")
             yield
-            self.call("store_lint", {"path": self.doc(page)}, "0 problems", check=(f"lint {page.number}", ""), on=[self.doc(page)])
+            self.call(
+                "store_lint",
+                {"path": self.doc(page)},
+                "0 problems",
+                check=(f"lint {page.number}", ""),
+                on=[self.doc(page)],
+            )
             yield
 
     def alike_files_in_one_turn(self) -> Steps:
         with self.turn():
             for name in [f"scan-{n:03d}.png" for n in range(self.rng.randint(1, 9), self.rng.randint(12, 15))][:6]:
-                self.call("wiki_file_info", {"attachment": name}, "not found", shows=[("info", name)], ok=self.style != "paths")
+                self.call(
+                    "wiki_file_info",
+                    {"attachment": name},
+                    "not found",
+                    shows=[("info", name)],
+                    ok=self.style != "paths",
+                )
         yield
 
     def alike_import_moves(self) -> Steps:
         job, done = self.hexed(6), 0
         while done < 57:
             done = min(57, done + self.rng.choice((0, 3, 9, 15)))
-            self.call("store_job", {"id": job}, json.dumps({"job": job, "done": done, "of": 57}), wait=(job, done), gap=self.rng.uniform(20, 45))
+            self.call(
+                "store_job",
+                {"id": job},
+                json.dumps({"job": job, "done": done, "of": 57}),
+                wait=(job, done),
+                gap=self.rng.uniform(20, 45),
+            )
             yield
 
     def alike_export_patient(self) -> Steps:
         for count in range(self.rng.randint(4, 8)):
-            self.call("wiki_export_status", {"export": 7}, "export 7: waiting", wait=("7", "w"), gap=self.rng.uniform(25, 95) if count else None)
+            self.call(
+                "wiki_export_status",
+                {"export": 7},
+                "export 7: waiting",
+                wait=("7", "w"),
+                gap=self.rng.uniform(25, 95) if count else None,
+            )
             yield
         self.call("wiki_export_status", {"export": 7}, "export 7: ready, 57 pages", wait=("7", "r"), gap=35)
         yield
@@ -378,15 +571,34 @@ class Wiki(Roaming):
     def alike_busy_store(self) -> Steps:
         def act(done: bool, gap: float) -> None:
             out = "index rebuilt" if done else f"Error: store is busy, try later (ref {self.hexed(6)})"
-            self.call("store_reindex", {"path": f"{self.folder}/"}, out, cause=None if done else "busy", clears=["busy"] if done else (), ok=done, shows=[("index", done)], gap=gap)
+            self.call(
+                "store_reindex",
+                {"path": f"{self.folder}/"},
+                out,
+                cause=None if done else "busy",
+                clears=["busy"] if done else (),
+                ok=done,
+                shows=[("index", done)],
+                gap=gap,
+            )
 
         yield from self.retrying(act, self.rng.randint(3, 4))
 
     def alike_learns_the_path(self) -> Steps:
         """Three refusals, then the right way."""
         page = self.own[3]
-        for path in (f"/{self.folder}/{page.title}", f"{self.folder}/{page.title}.html", f"{self.folder}/{page.title.title()}.MD")[: self.rng.randint(2, 3)]:
-            self.refuse("store_put", {"path": path, "content": "..."}, "path must be lower case and end in .md", "path rule", (f"{self.folder}/x",))
+        for path in (
+            f"/{self.folder}/{page.title}",
+            f"{self.folder}/{page.title}.html",
+            f"{self.folder}/{page.title.title()}.MD",
+        )[: self.rng.randint(2, 3)]:
+            self.refuse(
+                "store_put",
+                {"path": path, "content": "..."},
+                "path must be lower case and end in .md",
+                "path rule",
+                (f"{self.folder}/x",),
+            )
             yield
         self.put(self.doc(page), self.as_text(page) + f"\n<!-- {self.hexed(4)} -->\n")
         self.notes[-1].clears = frozenset({"path rule", "lock"})
