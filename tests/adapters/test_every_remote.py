@@ -40,6 +40,7 @@ from watchkeeper.core.messages import (
 )
 from watchkeeper.core.model import Model, ModelSettings, OutputSchema
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.models import model_from
 from watchkeeper.testing.wire import Fault, FaultKind, Reply, call, say
 
 every_remote = pytest.mark.parametrize("remote", REMOTES, ids=lambda remote: remote.name)
@@ -636,6 +637,36 @@ def test_an_address_that_is_none_is_refused(remote: Remote, url: str) -> None:
 def test_the_password_of_an_address_that_is_none_is_not_quoted(remote: Remote, url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"'\[redacted\]@host/v1' is no address") as caught:
         remote.model(url)
+    assert "wordless" not in str(caught.value)
+
+
+@every_model
+@pytest.mark.parametrize("info", ["ann:pass-wordless", "token-wordless", "ann:p%40ss-wordless", ":pass-wordless"])
+async def test_a_password_in_an_address_is_refused_with_what_to_write(remote: Remote, info: str) -> None:
+    """It would fail at every request, because the SDK sends a key too."""
+    async with remote.fake([say("Yes.")]) as fake:
+        url = fake.base_url.replace("://", f"://{info}@")
+        with pytest.raises(ConfigurationError, match="Authorization") as caught:
+            remote.model(url)
+        assert "wordless" not in str(caught.value)
+        model = remote.model(fake.base_url, headers={"Authorization": "Basic YW5uOndvcmQ="})
+        assert (await model.turn(request())).message.text == "Yes."
+        await model.close()
+        assert fake.requests[0].headers["authorization"] == "Basic YW5uOndvcmQ="
+
+
+@pytest.mark.parametrize("way", ["OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "model string"])
+def test_a_password_in_an_address_is_refused_wherever_the_address_is_from(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "http://ann:pass-wordless@localhost:1/v1"
+    for name in ("OPENAI", "ANTHROPIC"):
+        monkeypatch.setenv(f"{name}_API_KEY", "test-12345678")
+    if way != "model string":
+        monkeypatch.setenv(way, address)
+    text = {"OPENAI_BASE_URL": "openai:m", "ANTHROPIC_BASE_URL": "anthropic:m"}.get(way, f"{address}#m")
+    with pytest.raises(ConfigurationError, match=r"'\[redacted\]@localhost:1/v1' has a user name") as caught:
+        model_from(text)
     assert "wordless" not in str(caught.value)
 
 

@@ -108,7 +108,7 @@ def in_environment(key: str, address: str) -> Model:
 
 
 def in_url(key: str, address: str) -> Model:
-    return OpenAIChatModel("m", api_key="no-key", base_url=f"http://ann:{key}@{address}/v1")
+    return OpenAIChatModel("m", api_key="no-key", base_url=f"http://{address}/v1?api_key={key}")
 
 
 async def ended(model: Model, folder: Path) -> RunResult[Any]:

@@ -274,6 +274,9 @@ class Sessions:
         for _ in range(3):
             asyncio.run(run())
 
+    def over_many(self) -> None:
+        assert self._agent().run_many(["Go.", "Go."], store=None).ok
+
     def in_a_cycle(self) -> None:
         agent: Any = self._agent()
         assert agent.run("Go.", store=None).text == "Yes."
@@ -290,13 +293,15 @@ class Sessions:
 @pytest.mark.parametrize("remote", REMOTES, ids=lambda remote: remote.name)
 @pytest.mark.parametrize("way", [name for name in vars(Sessions) if not name.startswith("_")])
 def test_a_model_that_is_forgotten_leaves_no_connection_open(
-    remote: Remote, way: str, caplog: pytest.LogCaptureFixture
+    remote: Remote, way: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They are closed with the model, not only when they have been idle for long."""
+    monkeypatch.setattr(transport, "IDLE_SECONDS", 3600)
     with warnings.catch_warnings(record=True) as seen, remote.fake(lambda number, body: say("Yes.")) as fake:
         warnings.simplefilter("always")
         getattr(Sessions(remote, fake.base_url), way)()
         collect_garbage()
-        asyncio.run(fake.until(lambda: not fake.open_connections))
+        asyncio.run(asyncio.wait_for(fake.until(lambda: not fake.open_connections), 10))
         assert len(fake.requests) >= 1
     assert [str(each.message) for each in seen if each.category is ResourceWarning] == []
     assert "Unclosed" not in caplog.text

@@ -35,7 +35,7 @@ from watchkeeper.shield.decision import Decision
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite_ledger import SqliteLedger
-from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
 
 pytestmark = pytest.mark.spec("FR-180")
@@ -401,6 +401,51 @@ async def test_an_evaluation_inside_a_tool_is_bound_and_counted() -> None:
     start, _ = started_by(lambda: adapter.evaluate_async(question()))
     stopped = await parent(start, limits=Limits(max_steps=2, landing=None)).arun("go", store=None)
     assert stopped.usage.model_calls == 1
+
+
+@pytest.mark.parametrize("way", ["async", "sync"])
+def test_the_log_and_the_store_lead_to_an_evaluation(way: str, tmp_path: Path) -> None:
+    adapter = Adapter(ScriptedModel(lambda _: "fine"))
+    start, seen = (
+        started_by(lambda: adapter.evaluate_async(question()))
+        if way == "async"
+        else started_on_a_thread(lambda: adapter.evaluate(question()))
+    )
+    result = parent(start).run("go", store=tmp_path / "runs.sqlite3")
+    began, ended = events(result, ChildStarted)[0], events(result, ChildEnded)[0]
+    above = events(result, RunStarted)[0].run_context
+    assert (began.kind, began.prompt_name, began.parent_run_id) == ("run", seen[0].prompt_name, result.run_id)
+    assert began.call_id == events(result, ToolInvoked)[0].call_id
+    assert (began.run_context.trace_id, began.run_context.parent_span_id) == (above.trace_id, above.span_id)
+    assert (ended.run_id, ended.usage.tokens.total, ended.stop) == (began.run_context.run_id, 120, None)
+    with RunStore(tmp_path / "runs.sqlite3") as store:
+        assert [row.run_id for row in store.runs(10)] == [str(result.run_id)]
+        assert [row.run_id for row in store.children(str(result.run_id))] == [str(ended.run_id)]
+
+
+async def test_an_evaluation_that_is_stopped_is_recorded_with_its_stop() -> None:
+    adapter = Adapter(ScriptedModel(lambda _: "fine"))
+    start, _ = started_by(lambda: adapter.evaluate_async(question(), budget=Budget(max_total_tokens=1)))
+    result = await parent(start).arun("go", store=None)
+    assert len(events(result, ChildStarted)) == 1
+    stop = events(result, ChildEnded)[0].stop
+    assert stop is not None
+    assert stop.limit == "max_total_tokens"
+
+
+async def test_an_evaluation_in_the_session_of_the_run_is_stored_once(tmp_path: Path) -> None:
+    """Its events are in the log of the run then, so the store has no second record of them."""
+    adapter = Adapter(ScriptedModel(lambda _: "fine"))
+
+    @tool
+    async def start(*, context: ToolContext) -> str:
+        """Start an evaluation."""
+        return (await adapter.evaluate_async(question(), session=context.session)).text
+
+    result = await parent(start).arun("go", store=tmp_path / "runs.sqlite3")
+    assert (len(events(result, ChildStarted)), len(events(result, ChildEnded))) == (1, 1)
+    with RunStore(tmp_path / "runs.sqlite3") as store:
+        assert store.children(str(result.run_id)) == ()
 
 
 async def test_one_with_a_shared_budget_is_counted_once_here_and_once_there() -> None:

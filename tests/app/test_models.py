@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
+import threading
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -356,3 +358,17 @@ def test_an_agent_takes_them_too() -> None:
     assert breakers.of("of-one").state is CircuitState.OPEN
     (invoked,) = result.session[ToolInvoked].all()
     assert invoked.outcome == "denied"
+
+
+async def test_the_event_loop_goes_on_while_the_sdk_of_a_model_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, seen = threading.Event(), list[bool]()
+
+    def slow(name: str) -> ScriptedModel:
+        seen.append(goes_on.wait(5))
+        return ScriptedModel(["done"])
+
+    monkeypatch.setattr(models, "PROVIDERS", {"slow": f"{__name__}:slow"})
+    monkeypatch.setitem(globals(), "slow", slow)
+    asyncio.get_running_loop().call_soon(goes_on.set)
+    assert (await Agent("slow:m", "Go.", str).arun("Go.", store=None)).ok
+    assert seen == [True]

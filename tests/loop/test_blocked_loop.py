@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 
-from watchkeeper import Adapter, Limits, MarkdownSection, Prompt, PromptTemplate, run, tool
+from watchkeeper import Adapter, Limits, MarkdownSection, Prompt, PromptTemplate, run, run_many, tool
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import DeadlineExceededError, PromptEvaluationError
 from watchkeeper.models import Call, ScriptedModel
@@ -22,10 +23,9 @@ def ask(*tools: Any) -> Prompt[str]:
     return Prompt(PromptTemplate[str](ns="demo", key="blocked", sections=(section,)))
 
 
-def test_the_tool_that_blocks_the_loop_is_named_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.1)
+@contextmanager
+def told_of_blocking() -> Generator[threading.Event]:
+    """Yield what is set when the log tells that the loop is blocked."""
     told = threading.Event()
 
     class Listens(logging.Handler):
@@ -33,24 +33,48 @@ def test_the_tool_that_blocks_the_loop_is_named_once(
             if "loop.blocked" in record.getMessage():
                 told.set()
 
+    listener, log = Listens(), logging.getLogger("watchkeeper")
+    log.addHandler(listener)
+    try:
+        yield told
+    finally:
+        log.removeHandler(listener)
+
+
+def test_the_tool_that_blocks_the_loop_is_named_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.1)
+
     @tool
     async def naps() -> str:
         """Block."""
         return f"told={told.wait(20)}"
 
-    listener, log = Listens(), logging.getLogger("watchkeeper")
-    log.addHandler(listener)
-    try:
+    with told_of_blocking() as told:
         result = run(ask(naps), model=ScriptedModel([Call("naps"), "done"]))
-    finally:
-        log.removeHandler(listener)
     assert result.stop is None
     lines = [record.getMessage() for record in caplog.records if "loop." in record.getMessage()]
     assert len(lines) == 2
     assert "event='loop.blocked' by='naps'" in lines[0]
     assert "test_blocked_loop.py" in lines[0]
     assert " in naps'" in lines[0]
+    assert "remedy='every other run waits for it; write the tool as def" in lines[0]
     assert "event='loop.free' was_blocked_by='naps'" in lines[1]
+
+
+def test_nothing_is_said_of_tools_where_something_else_blocks_the_loop(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.1)
+    with told_of_blocking() as told:
+        template = PromptTemplate[str](ns="demo", key="label", sections=(MarkdownSection("Task", "task", "Go."),))
+        done = run_many(template, [()], model=ScriptedModel(["done"]), label=lambda item: f"told={told.wait(20)}")
+    assert done.ok
+    line = next(record.getMessage() for record in caplog.records if "loop.blocked" in record.getMessage())
+    assert "by='code outside of any call'" in line
+    assert "asyncio.to_thread" in line
+    assert "tool" not in line.partition("remedy=")[2]
 
 
 class SeenClock(TestClock):

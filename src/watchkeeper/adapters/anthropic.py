@@ -10,6 +10,7 @@ https://platform.claude.com/docs/en/api/messages and the types of the anthropic 
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypedDict, Unpack, cast
@@ -372,7 +373,7 @@ def anthropic_endpoint(
     sdk = import_sdk("anthropic", what, "anthropic")
     from watchkeeper.adapters.transport import aio_client
 
-    check_base_url(base_url)
+    check_base_url(base_url or os.environ.get("ANTHROPIC_BASE_URL") or None)
     options: dict[str, Any] = {}
     if "open_telemetry" in inspect.signature(sdk.AsyncAnthropic).parameters:
         # Model calls are traced once, where they pass the gate.

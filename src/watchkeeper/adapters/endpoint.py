@@ -287,23 +287,31 @@ def check_remote(url: str) -> None:
 
 
 def check_base_url(base_url: str | None) -> None:
-    """Refuse a value that cannot be an address.
+    """Refuse a value that cannot be an address, and one with a user name: the SDKs send a key in its place.
 
     Raises:
-        ConfigurationError: If there is one and it is not an http(s) address.
+        ConfigurationError: If there is one and it is not an http(s) address, or has user info.
     """
     if base_url is None:
         return
+    has_user = False
     try:
         parts = urllib.parse.urlsplit(base_url)
+        has_user = "@" in parts.netloc
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
+    if usable and not has_user:
+        return
+    hold_url(base_url)
+    _, at, rest = base_url.rpartition("@")  # the part before it may be a password, also if that part is the error
+    shown = redacted(f"{REDACTED}@{rest}" if at else base_url)
     if not usable:
-        hold_url(base_url)
-        _, at, rest = base_url.rpartition("@")  # the part before it may be a password, also if that part is the error
-        shown = redacted(f"{REDACTED}@{rest}" if at else base_url)
         raise ConfigurationError(f"base_url={shown!r} is no address: write it like 'http://localhost:8080/v1'")
+    raise ConfigurationError(
+        f"base_url={shown!r} has a user name or password in it, which cannot be sent beside the key; make the model"
+        " with the address alone and headers={'Authorization': 'Basic ...'} (the base64 form of 'user:password')"
+    )
 
 
 def check_key(what: str, key: object) -> None:

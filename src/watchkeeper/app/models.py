@@ -21,6 +21,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +33,7 @@ from watchkeeper.core.errors import ConfigurationError, UnknownModelError, Unpri
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.secrets import hold_url
+from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.plan import PricedModel
@@ -57,6 +59,9 @@ SERVERS: Final = ("http://", "https://")
 SERVER_PROVIDER: Final = "openai-compatible"
 SERVER_KEY: Final = "WATCHKEEPER_API_KEY"
 NO_KEY: Final = "no-key"
+
+_imported: Final[set[str]] = set()
+"""How the strings begin of which this process has made a model, so that its SDK is imported."""
 
 
 def model_from(text: str) -> Model:
@@ -136,6 +141,27 @@ class RunModels(msgspec.Struct, frozen=True):
         """Whether the prompt must describe the answer's form, because not every provider can enforce it."""
         line = (self.first, *self.fallback, self.cheaper, *self.escalations.values())
         return not all(each.model.native_output for each in line if each is not None)
+
+
+async def open_models(
+    stack: AsyncExitStack,
+    model: Model | str,
+    limits: Limits,
+    options: RunOptions,
+    template: PromptTemplate[Any],
+) -> RunModels:
+    """Make the models of a run as `models_of_run` does; on a worker thread if that may import an SDK.
+
+    To import one can take seconds, for which the event loop would be blocked.
+    """
+    make = partial(models_of_run, stack, model, limits, options, template)
+    shield = options.get("shield")
+    escalations = (source.escalate.model for source in template.sources if source.escalate is not None)
+    cheaper = None if shield is None else shield.fallback_model
+    named = (model, *checked_fallback(options.get("fallback", ()), model), cheaper, *escalations, *template.models)
+    begin = {each.partition(":")[0] for each in named if isinstance(each, str)}
+    new = (begin & {"http", "https", *PROVIDERS}) - _imported
+    return await run_in_worker(make) if new else make()
 
 
 def models_of_run(
@@ -265,5 +291,6 @@ def _made(stack: AsyncExitStack, named: Model | str) -> Model:
     if not isinstance(named, str):
         return named
     made = model_from(named)
+    _imported.add(named.partition(":")[0])
     stack.push_async_callback(lambda: closed(f"the model {named}", made.close()))
     return made

@@ -24,7 +24,7 @@ from watchkeeper.app.options import ManyOptions, OnStoreFailure, RunOptions, che
 from watchkeeper.app.recording import store_failed
 from watchkeeper.app.surroundings import Interrupts, Surroundings, open_surroundings
 from watchkeeper.children.child import going_on
-from watchkeeper.children.inside import NO_DEPTHS, Surrounding, refuse_own_account, surrounding
+from watchkeeper.children.inside import Surrounding, refuse_own_account, surrounding
 from watchkeeper.containment.enclosing import refuse_own
 from watchkeeper.containment.execution_context import Around, ExecutionContext
 from watchkeeper.accounting.budget import Budget
@@ -383,7 +383,7 @@ class _Opened(Generic[OutputT]):
             parent_run_id=parent_run_id or around.parent_run_id,
             item=item,
             depths=around.depths,
-            deepest=NO_DEPTHS if around.scope is None else around.scope.deepest,
+            deepest=around.deepest,
             watch=partial(self.around.watch, child=True),
             price_of=partial(_price_for_sdk, self),
             apart=around.apart,

@@ -18,7 +18,7 @@ import msgspec
 
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.listener import Listener, one_by_one
-from watchkeeper.app.models import RunModels, models_of_run
+from watchkeeper.app.models import RunModels, open_models
 from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.children.inside import Surrounding
 from watchkeeper.app.recording import Recorder
@@ -125,7 +125,7 @@ async def open_surroundings(
         ConfigurationError: For an unknown model, a missing key or extra, or a model without a price.
         StoreError: If the store or the ledger cannot be written.
     """
-    models = models_of_run(stack, model, limits, options, template)
+    models = await open_models(stack, model, limits, options, template)
     record: Recorder | None = None
     records: list[Listener[tuple[UUID, Envelope]]] = []
     parent = inside.scope

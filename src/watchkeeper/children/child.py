@@ -24,6 +24,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
+from weakref import ReferenceType, ref
 
 import msgspec
 from msgspec import structs
@@ -69,15 +70,26 @@ NO_CHARGE: Final = Charge()
 class Inside(NamedTuple):
     """A run, or a contained block that is recorded, that code runs in.
 
+    A task, a timer or a socket's callback may keep the context variables of a run long after its end, so this holds no
+    model and no session of it.
+
     Attributes:
-        scope: The scope of that run or block.
+        scope: Its scope, held weakly.
+        run_id: Its id.
+        trace_id: Its trace.
+        depths: Its nesting depth by family.
+        deepest: The maximum depth by family.
         around: What was entered before it and is not left yet; None if nothing was.
         is_run: Whether it is a run.
     """
 
-    scope: RunScope
+    scope: ReferenceType[RunScope]
+    run_id: UUID
+    trace_id: str | None
+    depths: Depths
+    deepest: Depths
     around: Inside | None
-    is_run: bool = True
+    is_run: bool
 
 
 _innermost: Final[ContextVar[Inside | None]] = ContextVar("watchkeeper_innermost_run", default=None)
@@ -471,17 +483,23 @@ def inside_scope(scope: RunScope, *, is_run: bool = True) -> Generator[None]:
 
     Blocks that generators hold open may be left in any order; what was entered later stays in force.
     """
-    _innermost.set(Inside(scope, _innermost.get(), is_run))
+    run = scope.run_context
+    around = _innermost.get()
+    _innermost.set(Inside(ref(scope), run.run_id, run.trace_id, scope.depths, scope.deepest, around, is_run))
     try:
         yield
     finally:
-        _innermost.set(without(_innermost.get(), lambda each: each.scope is scope))
+        _innermost.set(without(_innermost.get(), lambda each: each.scope() is scope))
 
 
 def innermost_run() -> RunScope | None:
-    """Return the scope of the innermost run, or recorded contained block, that this code runs in; None outside."""
+    """Return the scope of the innermost run, or recorded contained block, that this code runs in.
+
+    Returns:
+        None outside of all, and in code that outlives it, once nothing holds the scope any more.
+    """
     inside = _innermost.get()
-    return None if inside is None else inside.scope
+    return None if inside is None else inside.scope()
 
 
 def is_inside_run() -> bool:
@@ -491,14 +509,14 @@ def is_inside_run() -> bool:
 
 def is_inside(run_id: UUID) -> bool:
     """Return whether this code was started by a run, which may be over by now."""
-    return any(scope.run_context.run_id == run_id for scope in _runs_here())
+    return any(inside.run_id == run_id for inside in _runs_here())
 
 
-def _runs_here() -> Iterator[RunScope]:
+def _runs_here() -> Iterator[Inside]:
     inside = _innermost.get()
     while inside is not None:
         if inside.is_run:
-            yield inside.scope
+            yield inside
         inside = inside.around
 
 
@@ -563,8 +581,8 @@ def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, D
 
 def _around(scope: RunScope) -> tuple[Depths, Depths]:
     """Return depths and maximum depths for code that runs here and uses the run of ``scope``."""
-    inside = innermost_run()
-    if inside is None or inside is scope or inside.run_context.trace_id != scope.run_context.trace_id:
+    inside = _innermost.get()
+    if inside is None or inside.scope() is scope or inside.trace_id != scope.run_context.trace_id:
         return scope.depths, scope.deepest
     depths = {name: max(scope.depths.get(name, 0), depth) for name, depth in inside.depths.items()}
     return {**scope.depths, **depths}, {**scope.deepest, **inside.deepest}

@@ -56,6 +56,11 @@ class Surrounding(msgspec.Struct, frozen=True):
         return {**above, "run": above.get("run", 0) + 1}
 
     @property
+    def deepest(self) -> Depths:
+        """The maximum depth, by family, as set by the runs around it."""
+        return NO_DEPTHS if self.scope is None else self.scope.deepest
+
+    @property
     def call_id(self) -> str | None:
         """Id of the enclosing run's tool call in which this code runs, or None."""
         call, scope = CURRENT_CALL.get(), self.scope

@@ -13,9 +13,11 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, TypeVar, Unpack
 
 from watchkeeper.children.child import Children, Family
+from watchkeeper.children.inside import surrounding
 from watchkeeper.children.nested_adapter import response_of
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.accounting.budget import Budget, BudgetTracker
@@ -275,14 +277,29 @@ class Adapter:
         bus, tracker = options.get("bus"), options.get("budget_tracker")
         session = options.get("session") or Session(clock=self._clock, ids=self._ids)
         limits = self._limits(session, deadline, options.get("budget"), tracker)
-        with ExitStack() as around:
+        around = surrounding()
+        with ExitStack() as stack:
             if bus is not None and bus is not session.dispatcher:
-                around.callback(session.dispatcher.subscribe_all(bus.publish))
-            gate = around.enter_context(gate_outside_runs(limits, tracker, session, self._clock, self._ids))
+                stack.callback(session.dispatcher.subscribe_all(bus.publish))
+            gate = stack.enter_context(gate_outside_runs(limits, tracker, session, self._clock, self._ids))
             refuse_unready(prompt.template, limits)
             plan = self._plan(prompt.bind(*params) if params else prompt, gate, options.get("parse_output", True))
-            context = options.get("run_context") or root_run_context(session.session_id, self._ids)
-            result = await execute(plan, RunScope(session, gate, context, self._clock, self._ids, self._rng))
+            scope = RunScope(
+                session,
+                gate,
+                options.get("run_context") or around.run_context(session.session_id, self._ids),
+                self._clock,
+                self._ids,
+                self._rng,
+                parent_run_id=around.parent_run_id,
+                depths=around.depths,
+                deepest=around.deepest,
+                watch=None if around.scope is None or options.get("session") else around.scope.watch,
+            )
+            if scope.watch is not None:
+                stack.callback(scope.watch(session, scope.run_context.run_id))
+            work = partial(execute, plan, scope)
+            result = await around.recorded(scope, plan.prompt.name, plan.model.label, work)
         return response_of(result, gate.deadline)
 
     def _limits(

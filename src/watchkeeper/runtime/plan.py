@@ -138,7 +138,7 @@ def refuse_model_switches(template: PromptTemplate[Any], who: str, instead: str)
             )
 
 
-class RunScope(msgspec.Struct, frozen=True):
+class RunScope(msgspec.Struct, frozen=True, weakref=True):
     """The session, gate, clock and files of a run.
 
     Attributes:

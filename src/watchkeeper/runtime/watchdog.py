@@ -23,6 +23,9 @@ from watchkeeper.core.text import logger
 BLOCKED_SECONDS: Final = 1.0
 """How long a loop owes a sign of life before it counts as blocked."""
 
+TOOL_REMEDY: Final = "every other run waits for it; write the tool as def, not async def, or await what it waits for"
+OTHER_REMEDY: Final = "every other run waits for it; do it before the run, or in a thread (asyncio.to_thread)"
+
 OURS: Final = str(Path(__file__).parents[1])
 LIBRARY: Final = sysconfig.get_path("stdlib")
 
@@ -50,13 +53,13 @@ class Watchdog:
                 return
             frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]  # public, in spite of its name
             frame = None if thread is None else frames.get(thread.ident or 0)
-            self._blocked_by, where = blocking(frame)
+            self._blocked_by, is_tool, where = blocking(frame)
         logger().warning(
             "loop.blocked",
             by=self._blocked_by,
             at=where,
             blocked_seconds=round(late, 1),
-            remedy="every other run waits for it; write the tool as def, not async def, or await what it waits for",
+            remedy=TOOL_REMEDY if is_tool else OTHER_REMEDY,
         )
 
     def _alive(self) -> None:
@@ -68,19 +71,22 @@ class Watchdog:
             logger().warning("loop.free", was_blocked_by=blocked_by, blocked_seconds=round(took, 1))
 
 
-def blocking(frame: FrameType | None) -> tuple[str, str]:
-    """Return what runs in a thread: the innermost call of a gate, by its name, and the line of the caller's own code.
+def blocking(frame: FrameType | None) -> tuple[str, bool, str]:
+    """Return what runs in a thread: the innermost call of a gate, by its name; whether that is a tool's; and the line
+    of the caller's own code.
 
     Args:
         frame: The innermost frame of the thread, or None if it has ended.
     """
-    name, where = "", ""
+    name, is_tool, where = "", False, ""
     while frame is not None and not (name and where):
         code = frame.f_code
         if not where and not code.co_filename.startswith((OURS, LIBRARY, "<frozen")):
             where = f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
         if not name and code.co_filename.startswith(OURS):
             calls = (value for value in frame.f_locals.values() if isinstance(value, InFlightCall))
-            name = next((call.node.name or call.node.kind for call in calls), "")
+            call = next(calls, None)
+            if call is not None:
+                name, is_tool = call.node.name or call.node.kind, call.node.kind == "tool"
         frame = frame.f_back
-    return name or "code outside of any call", where or "unknown"
+    return name or "code outside of any call", is_tool, where or "unknown"
