@@ -131,16 +131,37 @@ async def test_one_that_ends_well_when_it_is_asked_again_is_used() -> None:
 
 async def test_the_same_of_the_other_interfaces() -> None:
     odd = [(MESSAGES, json_reply(claude("weather"))), (MESSAGES, json_reply(claude(None)))]
-    odd += [(RESPONSES, response("incomplete", "weather")), (RESPONSES, response("in_progress"))]
+    odd += [(RESPONSES, response("incomplete", "weather")), (RESPONSES, response("in_progress")), (CHAT, chat(None))]
     for interface, reply in odd:
         result, _ = await run_over(interface, [reply])
         assert result.stop is not None
         assert "not known" in result.stop.message
 
 
+NO_CALLS: list[tuple[Interface, WireReply, bool]] = [
+    (CHAT, chat("tool_calls"), False),
+    (CHAT, chat("tool_calls", tool_calls=[]), False),
+    (CHAT, chat("function_call", stream=True), True),
+    (MESSAGES, json_reply(claude("tool_use")), False),
+    (MESSAGES, claude_events(claude("tool_use")), True),
+]
+
+
+@pytest.mark.parametrize(("interface", "reply", "stream"), NO_CALLS)
+async def test_an_answer_that_ended_for_calls_that_it_does_not_have_is_not_the_final_one(
+    interface: Interface, reply: WireReply, stream: bool
+) -> None:
+    result, sent = await run_over(interface, [reply], stream=stream)
+    assert result.stop is not None
+    assert result.stop.message == (
+        "The final answer ended with tool calls as the reason, but has none, twice in a row; it may be incomplete."
+    )
+    assert (result.output, result.partial, len(sent)) == (None, "Half an ans", 2)
+
+
 @pytest.mark.parametrize(
     ("reason", "output", "said"),
-    [("eos", "Half an ans", ""), (None, "Half an ans", ""), ("model_length", None, "cut off at the output limit")],
+    [("eos", "Half an ans", ""), ("model_length", None, "cut off at the output limit")],
 )
 async def test_reasons_of_other_servers_mean_what_they_mean_there(reason: str, output: str | None, said: str) -> None:
     result, _ = await run_over(CHAT, [chat(reason)])
