@@ -275,7 +275,7 @@ class LedgerFile:
             if self._found or self._identity not in (None, found[0]):
                 if found[0] == self._identity and {*found} <= {*self._found, None}:  # nobody has made one anew yet
                     self._save()
-                raise replaced(self.path)
+                raise side_files_gone(self.path) if found[0] == self._identity else replaced(self.path)
             self._found, self._identity = found, found[0]
 
     def _begin(self) -> None:
@@ -514,8 +514,17 @@ def long_ago(instant: float, openings: Iterable[float]) -> float:
 def replaced(path: Path) -> StoreError:
     """Return the error that the file is not the one that this process has used so far."""
     return StoreError(
-        f"the ledger {path} (or its -wal or -shm file) was deleted or replaced while it was in use, so nobody knows"
-        " what is left; stop all processes that use it, put the file back or let it begin anew, and start them again"
+        f"the ledger {path} was deleted or replaced while it was in use, so nobody knows what is left; stop all"
+        " processes that use it, put the file back or let it begin anew, and start them again"
+    )
+
+
+def side_files_gone(path: Path) -> StoreError:
+    """Return the error that the file is there, but not the side files that this process has used so far."""
+    return StoreError(
+        f"the -wal or -shm file of the ledger {path} was deleted or replaced while it was in use, so this call is"
+        " refused; keep the ledger and put nothing back: the next call opens it again. Start no other process on it"
+        " before each that has it open has made a call, and leave these files to SQLite from now on"
     )
 
 
