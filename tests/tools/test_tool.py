@@ -444,6 +444,14 @@ class Circle:
     radius: int
 
 
+def member(colour: Literal["green", Colour.RED]) -> None:
+    """Do it."""
+
+
+def fraction(share: Literal[0.5, 1]) -> None:  # type: ignore[valid-type]
+    """Do it."""
+
+
 def shape(what: Square | Circle) -> None:
     """Do it."""
 
@@ -490,6 +498,11 @@ HOPELESS: list[tuple[Any, str]] = [
     (unresolved, r"the type 'Missing' of parameter 'name' cannot be read .*import it at run time"),
     (opaque, r"the arguments of tool 'opaque' cannot be described: .*complex"),
     (at_path, r"tool 'at_path' cannot be described: .* take a str, and make a Path of it"),
+    (
+        member,
+        r"'member' cannot be described: .* in the place of an enum's member write its value, as in Literal\['a'",
+    ),
+    (fraction, r"tool 'fraction' cannot be described: .* for fractions and bytes take a float or a str"),
     (shape, r"tool 'shape' cannot be described: .* give each a tag .* or write one dataclass with optional fields"),
     (other_context, r"call the parameter 'where' `context`"),
     (numbers, r"tool 'numbers' is a generator"),
