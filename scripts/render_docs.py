@@ -152,6 +152,7 @@ RENDERERS: Mapping[str, Callable[[], str]] = {
     "help-account": lambda: help_of("account"),
     "help-runs": lambda: help_of("runs"),
     "help-show": lambda: help_of("show"),
+    "help-observe": lambda: help_of("observe"),
 }
 
 

@@ -14,15 +14,24 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.support import Process, Processes
+from watchkeeper.cli.broken_off import end_on_record
+from watchkeeper.core.errors import Stop
+from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
+from watchkeeper.core.usage import Usage
+from watchkeeper.runtime.events import ManyStarted, RunEnded, RunStarted
+from watchkeeper.session.log import Envelope
 from watchkeeper.store.run_store import RunStore, StoredRun
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="needs SIGINT"), pytest.mark.usefixtures("terminal_signals")]
 
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 AGENT = '''
 import asyncio
 import os
@@ -453,3 +462,19 @@ def test_a_terminal_that_closes_lands_the_run(tmp_path: Path) -> None:
         process.wait()
     assert reason_in(tmp_path) == "interrupted"
     assert json.loads((tmp_path / "noted").read_text())["stop"]["reason"] == "interrupted"
+
+
+def test_the_end_of_a_run_over_many_counts_the_items_that_were_done(tmp_path: Path) -> None:
+    context, ids = root_run_context(SYSTEM_IDS.uuid(), SYSTEM_IDS), [SYSTEM_IDS.uuid() for _ in range(4)]
+    events: list[list[Any]] = [[ManyStarted(context, "n/k", "m", "none", ("a", "b", "c"), 2, AT)]]
+    for item, stop in (("a", None), ("b", Stop("error", "loop", "no")), ("c", None)):
+        events.append([RunStarted(context, "n/k", "m", "none", None, AT, item, ids[0])])
+        if item != "c":
+            events[-1].append(RunEnded(ids[1], stop, None, None, "", "unchecked", Usage(steps=2), 1.0, None, AT))
+    with RunStore(tmp_path / "runs.db") as store:
+        for run_id, log in zip(ids, events, strict=True):
+            store.append([(run_id, Envelope(seq, AT, event)) for seq, event in enumerate(log, 1)])
+        row = end_on_record(store, ids[0], AT)
+        stops = {child.item: child.stop and child.stop["reason"] for child in store.children(row.run_id)}
+    assert (row.items, row.items_done, row.ended_at) == (3, 1, AT)
+    assert stops == {"a": None, "b": "error", "c": "aborted"}

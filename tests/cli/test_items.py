@@ -58,6 +58,19 @@ def test_the_text_of_a_file_may_be_what_is_bound(cli: CommandLine) -> None:
     ]
 
 
+def test_the_text_of_no_file_is_taken_twice_and_labels_tell_all_files_apart(cli: CommandLine) -> None:
+    for name in ("a/x.md", "b/x.md", "c/y.md"):
+        (cli.folder / name).parent.mkdir()
+        (cli.folder / name).write_text(f"text of {name}")
+    sources = ("text:a/*.md", "text:b/*.md", "c/y.md", "text:*/x.md", "c/*", "text:c/y.md")
+    assert over(cli, *(part for source in sources for part in ("--each", source))) == [
+        ("a/x.md", "text of a/x.md, at most 3."),
+        ("b/x.md", "text of b/x.md, at most 3."),
+        ("c/y.md", "c/y.md, at most 3."),
+        ("c/y.md", "text of c/y.md, at most 3."),
+    ]
+
+
 def test_every_line_of_a_file_is_an_item(cli: CommandLine) -> None:
     write(cli, names_txt="one\r\n\ntwo\u2028more\n")
     assert over(cli, "--each", "lines:names.txt") == [

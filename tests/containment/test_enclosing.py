@@ -1,4 +1,4 @@
-"""A context that is opened inside another one is a part of it; `parent=None` stands apart."""
+"""A context that is opened inside another one is a part of it; `parent=None` makes it independent."""
 
 # ruff: noqa: SIM117 -- contexts nest as they are used
 

@@ -199,6 +199,14 @@ def test_credentials_in_headers_are_held() -> None:
         assert redacted(said) == said
 
 
+def test_headers_of_single_requests_push_out_no_lasting_credential() -> None:
+    hold(KEY)
+    for number in range(MOST_HELD):
+        basic = base64.b64encode(f"ann:password-{number:06}".encode()).decode()
+        hold_headers({"Authorization": f"Basic {basic}"}, passing=True)
+    assert redacted(f"{KEY} password-000255") == f"{REDACTED} {REDACTED}"
+
+
 def test_stops_errors_and_log_lines_hold_none(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "watchkeeper")
     hold(KEY)

@@ -247,6 +247,53 @@ def test_a_forked_process_leaves_its_parents_engine_alone(options: Callable[...,
     assert (done.stdout, done.stderr) == ("0 True\n", "")
 
 
+FORK_DURING_START = """
+import os, signal, subprocess, sys, threading
+from pathlib import Path
+from watchkeeper.local import server as local_server
+local_server.ENGINE = Path(sys.argv[1])
+options = local_server.EngineOptions(sys.argv[2], "tiny", 512, 2)
+started = threading.Event()
+class Pipe:
+    def __init__(self, file):
+        self.file, self.close = file, file.close
+    def readline(self):
+        started.set()
+        return self.file.readline()
+class Popen(subprocess.Popen):
+    def __init__(self, *arguments, **how):
+        super().__init__(*arguments, **how)
+        self.stdout = Pipe(self.stdout)
+        engines.append(self)
+engines, subprocess.Popen = [], Popen
+server = local_server.SERVERS.acquire(options)
+threading.Thread(target=server.ensure, daemon=True).start()
+started.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)  # instead of waiting for ever
+    Path(sys.argv[2] + "~").write_text("GGUF{}")
+    os.replace(sys.argv[2] + "~", sys.argv[2])
+    same = local_server.SERVERS.acquire(options)
+    alive = same.ensure() is not None and same is server
+    local_server.SERVERS.close()
+    os._exit(not alive)
+print(os.waitpid(child, 0)[1], engines[0].poll(), flush=True)
+engines[0].kill()
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+def test_a_process_that_is_forked_while_an_engine_starts_has_one_of_its_own(
+    options: Callable[..., EngineOptions],
+) -> None:
+    model = options(start="hang").model
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORK_DURING_START, str(FAKE), model]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("0 None\n", "")
+
+
 @pytest.mark.spec("FR-061")
 def test_an_engine_is_shared_and_ends_with_its_last_user(options: Callable[..., EngineOptions]) -> None:
     servers = SharedServers()

@@ -60,7 +60,7 @@ async def test_a_reply_with_a_number_that_would_take_minutes_is_a_crash() -> Non
     model = ScriptedModel([Call("work"), Say(Report(0))])
     result = await play(agent(isolated(functions.reply_forged)), model)
     assert outcomes(result) == [("work", "crashed")]
-    assert "what its process returned cannot be read: this is no 'fraction'" in tool_texts(model)[0]
+    assert "what its process returned cannot be read: this is not a valid 'fraction'" in tool_texts(model)[0]
 
 
 async def test_arguments_with_a_number_that_would_take_minutes_are_invalid() -> None:

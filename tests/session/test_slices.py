@@ -324,7 +324,7 @@ def test_another_version_is_refused_with_both_numbers() -> None:
         ("[]", "expected an object written by"),
         ('{"version": 1}', "expected an object written by"),
         ('{"$type": "uuid", "value": "no"}', "expected an object written by"),
-        ('{"$type": "snapshot"}', "the snapshot cannot be read: this is no 'snapshot': KeyError: 'version'"),
+        ('{"$type": "snapshot"}', "the snapshot cannot be read: this is not a valid 'snapshot': KeyError: 'version'"),
         ('{"$type": "snapshot", "version": 1}', "KeyError"),
     ],
 )

@@ -279,14 +279,17 @@ def test_a_side_file_that_is_gone_is_noticed(store: RunStore, end: str) -> None:
         store.append(log(uuid4(), Note("x")))
 
 
-def test_a_closed_store_refuses_everything(store: RunStore) -> None:
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_closed_store_refuses_everything(store: RunStore, deleted: bool) -> None:
     store.close()
     store.close()
-    with pytest.raises(StoreError, match="could not be written"):
+    if deleted:
+        store.path.unlink()
+    with pytest.raises(StoreError, match=r"could not be written to .*: it was closed$"):
         store.append(log(uuid4(), Note("x")))
-    with pytest.raises(StoreError, match="runs cannot be read"):
+    with pytest.raises(StoreError, match=r"runs cannot be read from .*: it was closed$"):
         store.runs()
-    with pytest.raises(StoreError, match="events cannot be read"):
+    with pytest.raises(StoreError, match=r"events cannot be read from .*: it was closed$"):
         list(store.events("x"))
 
 

@@ -325,6 +325,21 @@ def test_an_older_file_that_everybody_may_read_becomes_the_users_alone(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no modes")
+@pytest.mark.parametrize("opened", FILES)
+def test_an_older_file_that_a_symbolic_link_names_becomes_the_users_alone_with_its_side_files(
+    tmp_path: Path, opened: Callable[[Path], Callable[[], object]]
+) -> None:
+    (tmp_path / "data").mkdir()
+    target = tmp_path / "data" / "file.db"
+    opened(target)()
+    target.chmod(0o644)
+    (tmp_path / "link").symlink_to(target)
+    close = opened(tmp_path / "link")
+    assert modes(target.parent) == {"file.db": "600", "file.db-wal": "600", "file.db-shm": "600"}
+    close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no modes")
 def test_the_file_of_another_program_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as other:

@@ -19,6 +19,7 @@ from watchkeeper.core.usage import ModelPrice, Rate, TokenUsage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.session.session import Session
+from watchkeeper.subagents.dispatch import SubagentSettings
 from watchkeeper.subagents.payloads import DispatchSubagentsResult
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.filesystems import MemoryFilesystem, OverlayFilesystem
@@ -215,6 +216,42 @@ async def test_what_one_child_has_not_used_is_there_for_the_next() -> None:
     )
     assert [outcome.error for outcome in played.value.outcomes] == [""] * 20
     assert played.result.usage.tokens.total == 22 * 120
+
+
+@pytest.mark.parametrize("most", [2, 8])
+@pytest.mark.parametrize("key", ["unprepared", "unfilled", "clashing"])
+async def test_the_part_of_a_child_that_did_not_start_is_there_for_the_next(key: str, most: int) -> None:
+    def hydrate(session: Session) -> None:
+        raise OSError("the notes are gone")
+
+    @tool
+    async def look() -> str:
+        """Look around."""
+        return "seen"
+
+    @tool(name="look")
+    async def look_again() -> str:
+        """Look elsewhere."""
+        return "seen"
+
+    sections = {
+        "unprepared": MarkdownSection("U", "u", "Dig."),
+        "unfilled": MarkdownSection("U", "u", "${weather}"),
+        "clashing": MarkdownSection("U", "u", "Look.", tools=[look_again]),
+    }
+    bad = PromptTemplate[str](ns="research", key=key, sections=[sections[key]])
+    played = await play(
+        dispatching(*([task(prompt_key=key)] * 12), *numbered(8)),
+        prompts=[DIG, bad],
+        children=Slow(lambda request: "found"),
+        tools=[look],
+        settings={"research/unprepared": SubagentSettings(hydrate=hydrate)} if key == "unprepared" else {},
+        limits=Limits(max_total_tokens=400_000, verdict=None, landing=None),
+        max_parallel=most,
+    )
+    assert [outcome.ok for outcome in played.value.outcomes] == [False] * 12 + [True] * 8
+    share = (400_000 - 120) // 2
+    assert f"total tokens {share // most:,}" in played.started[0].limits
 
 
 async def test_children_never_get_more_than_the_share_of_their_call() -> None:

@@ -149,6 +149,14 @@ def doubled() -> Any:
     return value
 
 
+def nested(levels: int) -> Any:
+    """Return an empty list inside so many others."""
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def forge(before: str, part: str, times: int) -> None:
     """Write a reply by itself, and end."""
     head = '{"kind":"returned","said":"","result":{"$type":"tool_result","success":true,"message":"","value":'

@@ -143,6 +143,8 @@ def test_what_goes_wrong_is_a_reply() -> None:
     assert replied(functions.refuse, {"text": "no"}) == Reply("invalid", "no")
     assert "cannot leave its process" in replied(functions.unserialisable, {}).said
     assert "holds more than 500,000 values" in replied(functions.doubled, {}).said
+    assert "cannot leave its process" in replied(functions.nested, {"levels": 150}).said
+    assert replied(functions.nested, {"levels": 148}).kind == "returned"
     assert codec.decode(answer(b"{"), Reply).said.startswith("its process could not import it: CodecError")
     assert (
         "is a type there, neither function nor tool"

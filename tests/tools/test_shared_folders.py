@@ -6,13 +6,15 @@ import errno
 import os
 import signal
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.tools.filesystem import Entry
-from watchkeeper.tools.filesystems import HostFilesystem, OverlayFilesystem
+from watchkeeper.tools.filesystem import Entry, Filesystem
+from watchkeeper.tools.filesystems import HostFilesystem, MemoryFilesystem, OverlayFilesystem
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="these names and folders exist on POSIX systems only")
 
@@ -139,6 +141,49 @@ def test_a_forked_process_waits_for_no_thread_that_it_does_not_have(tmp_path: Pa
     leave.set()
     holder.join()
     assert (status, (tmp_path / "a").read_text()) == (0, "11")
+
+
+@dataclass
+class Labelled(MemoryFilesystem):
+    """Files of a user's own, which compare equal and have no hash."""
+
+    label: str
+
+    def __post_init__(self) -> None:
+        super().__init__({"a": "1"})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only POSIX systems can fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # this process has threads, which is the point
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: MemoryFilesystem({"a": "1"}).read_only_view(),
+        lambda: OverlayFilesystem(MemoryFilesystem({"a": "1"})),
+        lambda: Labelled("x"),
+    ],
+    ids=["view", "overlay", "own"],
+)
+def test_a_forked_process_can_use_files_of_every_kind(make: Callable[[], Filesystem]) -> None:
+    ports = [make(), make()]
+    entered, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ports[0].exclusive(), ports[1].exclusive():
+            entered.set()
+            leave.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    entered.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # instead of waiting for ever
+        os._exit([port.read_text("a") for port in ports] != ["1", "1"])
+    status = os.waitpid(child, 0)[1]
+    leave.set()
+    holder.join()
+    assert status == 0
 
 
 @POSIX

@@ -62,7 +62,7 @@ class Claim(msgspec.Struct, eq=False):
 
     Attributes:
         account: The account that has carved it.
-        count: What is counted.
+        count: The index of the limited quantity, such as cost or steps.
         outer: Where it is reserved: the accounts above, up to the next one that has carved the same count itself.
         amount: How much is reserved there now.
     """
@@ -83,7 +83,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     Attributes:
         limits: Its own ceilings.
         parent: The account above it.
-        name: What a stop calls it.
+        name: The name of the context in the messages of stops.
         key: The key under which a ledger shares it between processes; None for an account of this process alone.
         period: Whether it starts again with every day or month (UTC); None for an account that never does.
         carved_on_open: Whether its ceilings are carved from what is left above when it is opened.
@@ -94,7 +94,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         chain: This account and all above it, innermost first.
         tops: Its own ceilings by count, as they are in force: the carved amount if it is less than the requested one.
         work_ignored: The accounts above whose end of work does not stop it: those above what is kept for a verdict.
-        carved: Its own claims.
+        carved: The claims that it has carved itself.
         claims: Its own claims and those of all above it, innermost first.
         paths: By count, the accounts at which its reservations are held: up to the one that has carved the count.
         ceilings: A row for every ceiling on those paths, in the order of admission, innermost account first.
@@ -344,7 +344,7 @@ def set_ends(account: Account, parent: Account | None, clock: Clock) -> None:
     Args:
         account: Its instants and wall times are set.
         parent: The account of the context above.
-        clock: Where time comes from.
+        clock: The source of time.
     """
     limits = account.limits
     now = account.opened_at = clock.monotonic()
@@ -413,23 +413,23 @@ def keep_verdict_time(account: Account) -> None:
 
 
 # --- carving ----------------------------------------------------------------------------------------------------------
-# What a context gets for itself from what those above it have left, and how it comes back. It is reserved above as a
-# claim, so that nobody else can take it. While the context is open, its claim is what it was given less what is settled
-# in it: spending moves up as spent, once, and frees nothing. Once the context is closed, or stopped for good, its claim
-# is no more than what calls under way in it still hold.
+# Carving gives a context its own part of what the contexts above it have left, and takes it back later. The part is
+# reserved above as a claim, so that no other context can take it. While the context is open, its claim is the carved
+# amount less what is settled in it: what it spends is counted above as spent, once, and frees nothing. When the context
+# is closed, or stopped finally, its claim shrinks to what its calls in flight still hold.
 
 SAFETY_NETS: Final = Limits()
-"""A ceiling left at its default is a safety net, no wish to have that much reserved."""
+"""Default limits. A ceiling at its default is a safety net; it does not request a reservation of that size."""
 
 VERDICT_CALLS: Final = tuple(sum(kind in meter.calls for kind in ("child", "llm")) for meter in SHARED)
 """By count, how many of the calls of a verdict it counts: a verdict is a model call inside a child run."""
 
 LANDING_CALLS: Final = tuple(count for count, meter in enumerate(SHARED) if meter.is_counted and "llm" in meter.calls)
-"""What counts the model call of a landing turn."""
+"""The counts that the model call of a landing turn raises."""
 
 
 class Left(NamedTuple):
-    """What is left of one count, and the ceiling that says so."""
+    """The amount that is left of one count, and the ceiling that determines it."""
 
     amount: int
     ceiling: Row
@@ -504,11 +504,12 @@ def shares_of(left: Mapping[int, Left], weights: Sequence[float]) -> list[dict[i
 def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Row | None:
     """Give an account what it requests, at most what is left, as ceilings of its own that are reserved above it.
 
-    Of a count that nothing above limits, and of tool calls and retries of which nothing is left, nothing is carved: the
-    account shares what those above it have.
+    A count without a ceiling above is not carved, nor are tool calls and retries if none are left: the account shares
+    these counts with the accounts above it.
 
     Returns:
-        The ceiling above that leaves nothing of what every call needs: cost, tokens or steps. Then nothing is carved.
+        The ceiling above that leaves 0 of a count that every call needs (cost, tokens or steps); nothing is carved
+        then. None if the account may work.
     """
     given = {count: min(wish, left[count].amount) for count, wish in wishes.items() if count in left}
     for count, amount in given.items():
@@ -526,7 +527,7 @@ def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left])
 
 
 def update_claim(claim: Claim) -> None:
-    """Reserve above what is claimed now: what was carved less what is settled, or what an ended account still needs."""
+    """Reserve above the present claim: the carved amount less what is settled, or what an ended account still holds."""
     account, count = claim.account, claim.count
     amount = max((account.tops[count] or 0) - account.settled[count], 0)
     if account.barred is not None:

@@ -30,13 +30,13 @@ NO_CALLS: Final = NOTHING[len(SPENDABLE) :]
 
 
 class Demand:
-    """What one call asks of the accounts; after admission, the record of what is reserved for it.
+    """The demand of one call on the accounts; after admission also the record of its reservation.
 
     Attributes:
-        account: Who pays.
-        request: What is asked.
+        account: The account that pays.
+        request: The request of the caller.
         number: The integer of the UUID by which log, snapshot and ledger know the call; 0 until it has one.
-        concerns: By count, whether that limit concerns the call at all.
+        concerns: By count, whether that limit applies to the call.
         wants: By count, what the call takes independently of its output.
         per_output: By count, what each output token adds.
         most: Output tokens requested.
@@ -46,11 +46,11 @@ class Demand:
         next_hold: The landing hold that is needed after this call, by count; None leaves it as it is.
         may_fail: Whether a failure of the call spends one retry; one is then reserved for it, at every account but
             those in ``borrowed_at``.
-        inside: The call around it that may fail, if there is one.
-        is_hint: Whether what it takes of the money is a guess; only calls that may fail have one.
+        inside: The enclosing call, if it may fail; else None.
+        is_hint: Whether the cost in ``wants`` is only an estimate; set only for calls that may fail.
         has_retry: Whether a retry is reserved for it now; set by the ledger, like all below.
-        lender: The call around it whose retry serves it too.
-        borrower: The call inside it that its retry serves too.
+        lender: The enclosing call whose reserved retry covers this call too.
+        borrower: The call inside this one that this call's retry covers too.
         borrowed_at: Accounts at which the lender's retry takes the place of one of its own.
         granted: Output tokens granted.
         reserved: ``(count, amount)`` of what is reserved; empty before admission and after settlement.
@@ -129,7 +129,7 @@ Shape = tuple[tuple[bool, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def shape(kind: str, retry: bool, may_fail: bool) -> Shape:
-    """Return what depends only on the kind of a call: the limits that concern it, what it counts for, what it needs."""
+    """Return the limits that apply to a kind of call, the counts that it raises, and the calls that it needs left."""
     wanted = {kind, "retry"} if retry or may_fail else {kind}
     settled = {kind, "retry"} if retry and not may_fail else {kind}
     concerns = tuple(not wanted.isdisjoint(meter.calls) for meter in SHARED)
@@ -179,7 +179,7 @@ def decide(demand: Demand, now: float) -> Ruling:
             continue
         want, price = wants[count], prices[count]
         if count == RETRIES and demand.may_fail:
-            ceiling = ceiling or 1  # none allowed: the first failure is final, but a first call may run
+            ceiling = ceiling or 1  # with a ceiling of 0 retries the first failure is final, but the first call may run
             want = 0 if lender is not None and level in lender.account.paths[RETRIES] else 1
         growth = held[count] - hold[count]
         left = ceiling - level.settled[count]
@@ -312,7 +312,7 @@ def held_again(demand: Demand) -> tuple[int, ...]:
 
 
 def lender_of(demand: Demand) -> Demand | None:
-    """Return the call around this one whose retry covers it now, if there is one and it covers no other."""
+    """Return the enclosing call whose reserved retry can cover this call; None if there is none, or it covers one."""
     around = demand.inside
     while around is not None and not around.has_retry:
         around = around.inside
@@ -330,7 +330,7 @@ def reserve_retry(demand: Demand) -> None:
     try:
         for level in levels:
             level.reserved[RETRIES] += level not in demand.borrowed_at
-    except BaseException:  # a signal handler raised between two accounts: whoever releases it releases all
+    except BaseException:  # a signal handler raised between two accounts: the later release covers all of them
         for level in levels:
             level.reserved[RETRIES] += level not in demand.borrowed_at
         raise

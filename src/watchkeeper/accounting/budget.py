@@ -189,15 +189,15 @@ _uses_of: Final = attrgetter(*(meter.status[1] for meter in SHOWN))
 
 
 def is_told(meter: LimitMeter, used: int | None, most: int | None) -> bool:
-    """Return whether somebody who looks at the budget is told of a limit: it holds, and its use is known."""
+    """Return whether a report of the budget names a limit: it is in force, and its use is known."""
     return most is not None and used is not None and bool(used or not meter.occasional)
 
 
 class BudgetTracker:
     """A budget together with what has been used of it.
 
-    Whoever evaluates with a tracker adds what it used; the next evaluation with the same tracker may spend what is
-    left. Exact under threads.
+    Each evaluation with a tracker adds its usage; the next evaluation with the same tracker may spend the rest. Exact
+    under threads.
     """
 
     __slots__ = ("__weakref__", "_lock", "_usage", "budget")

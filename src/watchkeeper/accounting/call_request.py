@@ -1,4 +1,4 @@
-"""One call at the gate: what is asked, the most that it may cost, what the answer is, what it did cost.
+"""One call at the gate: the request, the most that it may cost, the gate's verdict, and its real cost.
 
 An estimate must be a true upper bound: a ceiling holds as exactly as the estimates do. Money is whole nano-dollars.
 Most are made once per call, so they are msgspec structs: frozen, and ten times cheaper to build than a dataclass.
@@ -234,7 +234,7 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
 
 
 def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
-    """Say what of a count is kept for a landing turn and for a verdict that are not the caller's own."""
+    """Say how much of a limit is reserved for a landing turn and a verdict, unless the call itself is one of them."""
     hold = 0 if landing else account.landing_hold[count]
     judges = any(level.for_verdict and level.chain[1] is account for level in caller.chain)
     kept = 0 if judges else account.verdict_hold[count]
@@ -272,7 +272,7 @@ def aborted(reason: str) -> Stop:
 
 
 def subject(account: Account, caller: Account) -> str:
-    """Name whose limit it is."""
+    """Return the name of the run that the limit belongs to, for a message."""
     if account.name:
         return f"The run {account.name!r}"
     return "The run" if account is caller else "The whole run"

@@ -8,7 +8,6 @@ missed. A ledger must never block, call user code, or read a clock: it gets the 
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -59,6 +58,7 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.core.errors import Stop
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 
 
@@ -85,7 +85,7 @@ class Ledger(Protocol):
     def open(self, account: Account) -> Stop | None:
         """Open an account: carve what it asks for from those above it, and keep a step for its landing turn.
 
-        For a parent's verdict, what is carved is what the parent keeps for that.
+        The account of a parent's verdict gets the amount that the parent has reserved for the verdict.
 
         Returns:
             The stop that was put on it because nothing is left of something that every call needs; None if it may work.
@@ -145,7 +145,7 @@ class Waiter(msgspec.Struct, eq=False):
     """A call that waits for others to give back what they hold.
 
     Attributes:
-        demand: What it wants.
+        demand: The demand of the waiting call.
         around: The calls inside which it was made: they release nothing before it returns.
         notify: Makes the call ask again, or withdraws it; must not block or raise. The code that runs the call sets it.
         notified: Whether it was notified since it last asked.
@@ -292,9 +292,9 @@ class MemoryLedger:
             return [self._open(account, share, left) for account, share in zip(accounts, shares, strict=True)]
 
     def _open(self, account: Account, wishes: Mapping[int, int], left: Mapping[int, Left]) -> Stop | None:
-        """Set aside what is carved and, where the steps leave room for work beside it, one step for landing.
+        """Carve what the account requests; reserve one step for landing if that leaves steps for work.
 
-        Below an account that was stopped for good, or closed, nothing is carved: what it had went back to those above.
+        Below an account that was stopped finally, or closed, nothing is carved, because its own part was given back.
         """
         is_over = any(level.barred is not None for level in account.chain[1:])
         lacking = carve(account, wishes, left) if wishes and not is_over else None
@@ -526,8 +526,8 @@ def steps_of(account: Account, amounts: Sequence[tuple[int, int]], count: int, l
     """Return the changes of amounts at accounts that a loop has made, and those that it has not.
 
     Args:
-        account: Whose paths the loop follows.
-        amounts: What is changed, by count.
+        account: The account whose paths the loop follows.
+        amounts: ``(count, amount)`` of each change.
         count: The count that the loop changed last.
         level: The account at which it did.
     """
@@ -624,5 +624,4 @@ def bar_inherited() -> None:
     ROOTS.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=bar_inherited)
+in_forked(bar_inherited)

@@ -165,7 +165,7 @@ class Limits:
         return Deadline.after(given, clock) if isinstance(given, timedelta) else cast("Deadline | None", given)
 
     def ceiling(self, name: str) -> int | None:
-        """Return a numeric ceiling by its field name (``max_cost_nanos`` for money), or None if it is lifted."""
+        """Return a numeric ceiling by its field name (``max_cost_nanos`` for money), or None if there is none."""
         return cast("int | None", getattr(self, name))
 
     def describe(self) -> str:
@@ -306,7 +306,7 @@ def account_name(given: object, field: str) -> str:
 def _account_limit(account: object, limit: object) -> AccountLimit:
     """Return the limit of an account; raise a LimitsError if only one of name and limit is given."""
     if account is None:
-        raise LimitsError(f"account_limit={shown(limit)} needs an account to hold for, for example account='team-a'")
+        raise LimitsError(f"account_limit={shown(limit)} needs an account, for example account='team-a'")
     name = account_name(account, "account")
     if limit is None:
         raise LimitsError(f"account={name!r} needs an account_limit, for example '$20/day' or '$300/month'")

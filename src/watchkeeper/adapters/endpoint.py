@@ -169,7 +169,7 @@ def reading(provider: str, passing: tuple[type[Exception], ...] = (), content: b
     for, so the error is billed.
 
     Args:
-        provider: Who answered.
+        provider: Name of the provider that answered.
         passing: Errors of the connection, which leave as they are.
         content: The reply, if it is there as a whole; its beginning is quoted.
 
@@ -301,7 +301,7 @@ def check_base_url(base_url: str | None) -> None:
         usable = False
     if not usable:
         hold_url(base_url)
-        _, at, rest = base_url.rpartition("@")  # what stands before may be a password, and what is wrong
+        _, at, rest = base_url.rpartition("@")  # the part before it may be a password, also if that part is the error
         shown = redacted(f"{REDACTED}@{rest}" if at else base_url)
         raise ConfigurationError(f"base_url={shown!r} is no address: write it like 'http://localhost:8080/v1'")
 
@@ -434,7 +434,7 @@ class Kept(Generic[T]):
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        """Start with nothing."""
+        """Start with an empty cache."""
         self._entries: dict[tuple[int, ...], tuple[tuple[object, ...], T]] = {}
 
     def get(self, make: Callable[[], T], *objects: object) -> T:

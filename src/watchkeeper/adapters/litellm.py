@@ -123,7 +123,7 @@ class LiteLLMModel:
             "num_retries": 0,
             "max_retries": 0,
             "drop_params": True,
-            # Its gateway to MCP servers needs one more package as soon as there are tools; ours are none of its own.
+            # With tools LiteLLM's gateway to MCP servers needs one more package; our tools do not use that gateway.
             "_skip_mcp_handler": True,
         }
         completion = await (
@@ -168,7 +168,7 @@ class LiteLLMModel:
 
 
 def _translated(error: Exception, provider: str, url: str) -> ProviderError:
-    """Return the error of ours for one of LiteLLM's.
+    """Translate an error of LiteLLM into a `ProviderError`.
 
     LiteLLM reports status 500 also where no server sent it: for a lost connection, an error within a stream, and a
     reply that it cannot read. The causes of its error tell these cases apart, and whether the request may be billed.
@@ -230,7 +230,7 @@ async def _closing(stream: Any) -> AsyncGenerator[None]:
 
 
 def _provider(litellm: Any, name: str, base_url: str | None) -> tuple[str, str | None]:
-    """Return the provider's name, and its address where LiteLLM tells it."""
+    """Return the provider's name, and its address if LiteLLM knows it."""
     try:
         _, provider, _, address = litellm.get_llm_provider(name, api_base=base_url)
         return str(provider), address or None

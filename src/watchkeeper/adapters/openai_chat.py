@@ -65,7 +65,7 @@ FAILED: Final[Mapping[str, ProviderFault]] = {
     "error": "server",  # Mistral, OpenRouter
     "insufficient_system_resource": "overloaded",  # DeepSeek
 }
-# Not OpenAI's: what other servers of this interface send with a reasoning model's message and want back with it.
+# Fields that OpenAI does not have: other servers send them with a reasoning model's message and require them back.
 ECHOED: Final = ("reasoning_content", "reasoning_details")
 
 
@@ -316,7 +316,7 @@ def openai_endpoint(
     """Return an endpoint that speaks through the OpenAI SDK; other servers need a key only if they ask for one.
 
     Args:
-        what: Who asks, for errors.
+        what: Name of the caller, for error messages.
         provider: Provider name, for errors.
         api_key: The key, or None for ``OPENAI_API_KEY``.
         base_url: Address up to and with ``/v1``, or None for ``OPENAI_BASE_URL`` or OpenAI itself.
@@ -448,7 +448,7 @@ def message_fields(message: Message, encoding: str, call_ids: re.Pattern[str] = 
     """Return a message as the interface wants it.
 
     Args:
-        message: What was said.
+        message: The message to encode.
         encoding: Name of the model's encodings; what other models kept in the message is left out.
         call_ids: The form of a call's id that the server takes.
     """
@@ -510,11 +510,11 @@ CHAT: Final = Wire(
     read=read_reply,
 )
 EMBEDDINGS: Final = replace(CHAT, path="/embeddings", history="", caps=(), replies=False, asks_usage=False)
-"""Only for reading; no model of ours uses this interface."""
+"""Only for reading; none of Watchkeeper's models uses this interface."""
 
 
 class OpenAIChatModel(RemoteModel):
-    """A model behind Chat Completions: OpenAI's own, or of any server that speaks it.
+    """A model that is reached through Chat Completions: at OpenAI, or at any server with the same interface.
 
     Args and errors are those of `RemoteModel`; the default ``api_key`` is ``OPENAI_API_KEY``, and ``base_url`` ends
     with ``/v1``.

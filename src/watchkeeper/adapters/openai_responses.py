@@ -73,7 +73,7 @@ class ResponseUsage(ReplyUsage):
 
 
 READ_ITEMS: Final = frozenset({"message", "function_call", "reasoning"})
-"""Types of items that mean something here; those of the provider's own tools have fields of other forms."""
+"""Types of items that are decoded; items of the provider's own tools are not, because their fields differ."""
 
 
 class Response(msgspec.Struct):
@@ -179,7 +179,7 @@ class Events:
     """Reads the events of a stream: passes text on, and keeps the whole answer that ends it."""
 
     def __init__(self, on_delta: OnDelta, provider: str) -> None:
-        """Pass text on as it arrives; the provider is named in errors."""
+        """Pass text to ``on_delta`` as it arrives; ``provider`` is the name in error messages."""
         self._on_delta = on_delta
         self._provider = provider
         self._final: Any = None
@@ -296,7 +296,7 @@ RESPONSES: Final = Wire(
 
 
 class OpenAIResponsesModel(RemoteModel):
-    """A model behind Responses.
+    """A model that is reached through OpenAI's Responses.
 
     Args and errors are those of `RemoteModel`; the default ``api_key`` is ``OPENAI_API_KEY``, and ``base_url`` ends
     with ``/v1``.

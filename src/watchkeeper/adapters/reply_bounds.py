@@ -37,10 +37,10 @@ commas count as one more. To parse 64 MiB of empty objects takes many seconds an
 process runs meanwhile."""
 
 MOST_READ_OBJECTS: Final = 100_000
-"""The same for what adapters read: they look at each, and no answer of a model has so many."""
+"""The same for replies that adapters read: they read each object, and no answer of a model has as many."""
 
 OBJECTS_OF_STREAM: Final = 50
-"""A stream may have so many times the objects of one event: what its events bring is collected."""
+"""A stream may have this many times the objects of one event, because the contents of its events are collected."""
 
 PIECE: Final = 1 << 16
 """Bytes that are handed on before other tasks of the event loop have their turn."""

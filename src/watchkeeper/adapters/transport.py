@@ -211,7 +211,7 @@ class Exchange:
     """Sends one httpx request through aiohttp and returns an httpx response; serves as an httpx transport."""
 
     def __init__(self, httpx: Any) -> None:
-        """Work in terms of one httpx module (the one that the SDK is built on)."""
+        """Use the request and response classes of ``httpx``: the httpx module on which the SDK is built."""
         self._httpx = httpx
         self._stream_class: type[SocketStream] = type("AioStream", (SocketStream, httpx.AsyncByteStream), {})
         self.sessions = LoopSessions()

@@ -199,7 +199,7 @@ class RemoteModel:
         """Return the body of a request.
 
         Args:
-            request: What is asked.
+            request: The request to encode.
             head: Fields that may change from turn to turn.
             pieces: The encoded elements of the conversation.
             fixed: Makes the fields that are the same in every turn of a run; called once for the same objects.
@@ -224,8 +224,8 @@ async def exchange(
 
     Args:
         wire: The interface that is spoken.
-        endpoint: Who is asked.
-        body: What is sent.
+        endpoint: The provider's endpoint that gets the request.
+        body: The encoded body to send.
         timeout: Seconds for all of it, or None.
         on_delta: Called with text as it arrives; its errors are raised unchanged.
         read: Reads the decoded answer.

@@ -31,6 +31,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.record import Node
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.runtime.events import CallEnded, RunEnded, RunStarted
@@ -47,8 +48,7 @@ from watchkeeper.store.sqlite import DEFAULT
 RECORDERS: Final = Portal()
 """Where recorders of blocks work; none of the caller's code runs there."""
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=RECORDERS.forget)
+in_forked(RECORDERS.forget)
 
 OURS: Final = ("watchkeeper.app.contained", "watchkeeper.app.block_record", "contextlib")
 """Modules between a block and the code that opens it."""
@@ -77,9 +77,9 @@ class StoreTerms:
     """What `contained` was told about the record.
 
     Attributes:
-        store: Where to.
+        store: The store that gets the record.
         on_failure: What follows a failure of the store.
-        name: What the block is called; empty for the place of its code.
+        name: Name of the block; empty for the file and line of its code.
     """
 
     store: RunStore | StoreLike = DEFAULT
@@ -152,7 +152,7 @@ def open_record(
         around: What the block is opened in; its record goes where that of the run or block around it goes, unless a
             store is named.
         context: The gate of the block.
-        price_of: What models charge in it.
+        price_of: Returns the price of a model that the block uses.
     """
     scope, clock, followed = around.scope, context.clock, terms.followed(around)
     if store is None and followed is None:

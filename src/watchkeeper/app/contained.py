@@ -124,18 +124,18 @@ def contained(
     """Return a decorator and context manager, sync and async, that contains the model calls made inside.
 
     Args:
-        limits: All ceilings in one value, instead of single ones. Nothing is kept back for a landing turn, which a
-            block does not have, and ``max_turns`` counts nothing here.
+        limits: All ceilings in one value, instead of single ones. A block has no landing turn, so nothing is
+            reserved for one, and ``max_turns`` has no effect here.
         pipeline: Hooks that are asked about every call and every address.
         circuit_breaker: Keeps calls away from a provider that is down.
         prices: The caller's own prices by ``provider:model`` or model; they win over the price list.
-        max_part_tokens: The most input tokens that one part may cost whose bytes do not bound it: an image, a file, a
-            stored conversation, a tool that the provider runs. Without it such requests are refused under a ceiling
-            on cost or tokens.
+        max_part_tokens: Upper bound of the input tokens of a part whose size in bytes does not bound them: an image, a
+            file, a stored conversation, a tool that the provider runs. Without this value a request with such a part
+            is refused under a ceiling on cost or tokens.
         uncounted: What happens to a model request that cannot be counted (images, batches, an unknown interface).
             "refuse" is the default where a ceiling on cost or tokens is named, here or around. "allow" lets it pass as
             a step and a tool call of unknown cost. "allow" is also the default where only the default ceilings hold.
-        ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
+        ledger: The ledger, or its file, that keeps what is spent, so that other processes and later runs count it. By
             default a file in the user's data folder if an account is named, else this process's memory.
         store: Where a record of each block is written while it goes on, as for a run: the user's data folder by
             default, a path, or None. A block inside a run or another block is recorded where that is.
@@ -143,7 +143,7 @@ def contained(
             goes on without the record.
         name: What the record calls the block; by default the function's name, or the file and line of the block.
         on_event: Told of every stop.
-        clock: Where time comes from.
+        clock: The source of time.
         parent: None makes blocks independent of the block, run or context in which they are entered. By default they
             are part of it: the outer limits hold too, and their use is counted there.
         **ceilings: Single ceilings; see `Ceilings`.
@@ -170,7 +170,7 @@ def _check_choices(uncounted: object, parent: object) -> None:
     if uncounted not in (None, "refuse", "allow"):
         raise ConfigurationError(f'uncounted={uncounted!r} must be "refuse" or "allow"')
     if parent not in ("around", None):
-        raise ConfigurationError(f"parent={parent!r} must be None, for a block that stands apart; else leave it out")
+        raise ConfigurationError(f"parent={parent!r} must be None, for an independent block; else leave it out")
 
 
 def names_spending(limits: Limits, ceilings: Ceilings) -> bool:
@@ -280,7 +280,7 @@ class Contained:
             await block.aleave(error)
 
     def _place(self) -> Place:
-        """Return what a block is opened in."""
+        """Return the place in which a block is opened."""
         self._check_unused()
         apart = self._terms.apart
         return Place(None if apart else in_force(), surrounding(apart=apart))
@@ -295,7 +295,7 @@ class Contained:
         return self._block
 
     def move(self, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
-        """Go on in another task."""
+        """Let the deadline, and an abort, interrupt the task ``new`` instead of ``old``."""
         if self._block is not None:
             self._block.move(old, new)
 
@@ -378,7 +378,7 @@ class Place(NamedTuple):
     """What a block is opened in.
 
     Attributes:
-        outer: The block in force there; None outside of all, and for one that stands apart.
+        outer: The enclosing block; None if there is none, or if this block is independent of it.
         around: The context and the run there.
     """
 
@@ -386,7 +386,7 @@ class Place(NamedTuple):
     around: Surrounding
 
     def named(self, terms: Terms) -> NamedFiles:
-        """Return what names the files that a block opens here: one inside another uses those of the outer one."""
+        """Return the ledger and store files that a block opens here; an inner block uses those of the outer one."""
         store = None if terms.record.followed(self.around) is not None else terms.record.store
         return NamedFiles(None if self.outer is not None else terms.ledger, store, terms.limits, terms.clock)
 
@@ -436,7 +436,7 @@ class Block:
         self._guard = Guard(self.context, task, self._clock)
 
     def move(self, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
-        """Go on in another task."""
+        """Let the deadline, and an abort, interrupt the task ``new`` instead of ``old``."""
         if self._guard is not None:
             self._guard.move(old, new)
 
@@ -528,7 +528,7 @@ class Ending:
     """The end of a block.
 
     Attributes:
-        error: What leaves it, or None.
+        error: The exception that leaves the block, or None.
         refused: The refusal that it ends with, or None.
         stop: The stop that ended it, or None.
     """
@@ -539,12 +539,12 @@ class Ending:
 
     @property
     def on_record(self) -> Stop | None:
-        """What the record says of why it did not end by itself."""
+        """The stop that the record gives as the reason of an early end; None if the block ended by itself."""
         failed = self.error if self.refused is None else self.refused.error
         return self.stop or (None if failed is None else broken_off(failed))
 
     def conclude(self, context: ExecutionContext) -> None:
-        """Raise what the block ends with in place of the error; nothing if that is the error itself."""
+        """Raise the exception that replaces the block's error; return if the error itself is to be raised."""
         refused, stop = self.refused, self.stop
         if refused is not None and refused.error is not None:
             raise refused.error from (refused if refusal_behind(self.error) is refused else self.error)
@@ -658,9 +658,10 @@ def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceO
 
 
 def is_consequence(error: BaseException | None) -> bool:
-    """Return whether an error may come from a refusal that code inside has swallowed; not if it ended an inner block.
+    """Return whether an error may follow from a refused call whose exception the code inside the block has swallowed.
 
-    Other frameworks gather their calls with ``return_exceptions=True``, and then take the refusal for an answer.
+    Other frameworks gather their calls with ``return_exceptions=True`` and then treat the refusal as an answer. A
+    RunStoppedError does not count: an inner block has already reported it.
     """
     return isinstance(error, Exception) and not isinstance(error, RunStoppedError)
 

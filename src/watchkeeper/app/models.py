@@ -117,11 +117,11 @@ class RunModels(msgspec.Struct, frozen=True):
     """The models of a run.
 
     Attributes:
-        first: Who is asked.
-        fallback: Who takes over, in this order, when the one in use cannot answer.
-        cheaper: Who takes over where a hook says DEGRADE; None if none is named.
-        escalations: By source of advice, who takes over if it is not heeded.
-        children: Who answers in child runs, by what the template names them with: a string, ``provider:name`` or an
+        first: The model that is asked first.
+        fallback: The models that take over, in this order, when the one in use cannot answer.
+        cheaper: The model that takes over if a hook answers DEGRADE; None if none is named.
+        escalations: By source of advice, the model that takes over if the advice is not followed.
+        children: The models of child runs, by their names in the template: a string, ``provider:name`` or an
             `Adapter`.
     """
 
@@ -148,8 +148,8 @@ def models_of_run(
     """Make the models of a run; those that are made here are closed by ``stack``.
 
     Args:
-        stack: What closes them.
-        model: Who is asked first.
+        stack: The exit stack that closes the models.
+        model: The model that is asked first.
         limits: Ceilings in force; a cost ceiling needs prices.
         options: Names the fallback, the shield, settings and prices.
         template: Names the models of child runs and of judges, and those that escalations go on with.

@@ -70,7 +70,7 @@ def _any_of(*kinds: type[Any]) -> Callable[[Any], bool]:
 
 
 def _with(*names: str) -> Callable[[Any], bool]:
-    """Accept every object with these attributes, but no class."""
+    """Return a check that accepts an object with these attributes, unless the object is a class."""
     return lambda value: not isinstance(value, type) and all(hasattr(value, name) for name in names)
 
 
@@ -145,7 +145,7 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "ledger": Rule(_is_ledger, "a path or an open ledger; leave it out for the usual one"),
     "raise_on_stop": Rule(_any_of(bool), "True or False"),
-    "parent": Rule(lambda value: False, "None, for a run that stands apart; else leave it out", True),
+    "parent": Rule(lambda value: False, "None, for an independent run; else leave it out", True),
     "clock": Rule(_with("now", "monotonic", "call_at"), "a Clock, for example SystemClock()"),
     "ids": Rule(_with("uuid", "span_id"), "an IdSource, for example RandomIds(random.Random(7))"),
     "rng": Rule(_with("random", "uniform"), "a random.Random"),
@@ -192,7 +192,7 @@ def check_prices(prices: object) -> None:
         raise ConfigurationError(f"prices={brief(prices)} must be a dict, {write}")
     for name, price in cast("Mapping[object, object]", prices or {}).items():
         if not isinstance(name, str):
-            raise ConfigurationError(f"prices has the key {brief(name)}, which is no model's name; write {write}")
+            raise ConfigurationError(f"prices has the key {brief(name)}, which is not a model's name; write {write}")
         if not isinstance(price, ModelPrice):
             raise ConfigurationError(f"prices[{name!r}]={brief(price)} must be a ModelPrice; write {write}")
 
@@ -201,8 +201,8 @@ def check_keywords(given: Collection[str], options: Collection[str], others: Col
     """Refuse a keyword that does not exist.
 
     Args:
-        given: What was written.
-        options: What may be.
+        given: The keywords that the caller wrote.
+        options: The keywords that exist.
         others: Other keywords that exist, here or in a related function.
 
     Raises:
@@ -261,7 +261,7 @@ class RunOptions(TypedDict, total=False):
     Attributes:
         settings: How the model is asked: temperature, effort, output cap ...
         prices: The caller's own prices, by ``provider:model`` or model name; they win over the list.
-        fallback: Who takes over, in this order, when the model in use does not answer: models, or their strings. The
+        fallback: Models, or their strings, that take over in this order when the model in use does not answer. The
             same limits hold for every attempt.
         shield: Hooks that are asked before every model call and tool call.
         breakers: Circuit breakers, one for each provider, to share between runs; with ``fallback`` the run has some of
@@ -309,7 +309,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class TaskOptions(RunOptions, total=False):
-    """The options of `Agent.run_many`: those of a run, and these.
+    """The options of `Agent.run_many`: the options of a run, and these.
 
     Attributes:
         each: Further limits of every single item; they can only tighten.

@@ -54,7 +54,7 @@ def price_of(
     """Return what a model charges: given, declared free, or listed; None if it is not known.
 
     Args:
-        model: Who answers. A model that says ``cache = "1h"`` pays for caches of that life.
+        model: The model that answers. A model that says ``cache = "1h"`` pays for caches of that life.
         prices: The caller's own prices; they win.
         settings: Its settings; ``extra`` may choose a more expensive service tier.
         clock: Tells which of the listed prices are in force.

@@ -49,7 +49,7 @@ class Recorder:
         """Write to a store.
 
         Args:
-            store: Where to.
+            store: The store that gets the events.
             clock: Measures the 60 s.
             choice: What follows a failure: ``stop`` ends the run, ``go_on`` continues without the record.
         """

@@ -60,10 +60,10 @@ PER_ITEM: Final = replace(UNLIMITED, max_retries=DefaultRetries.EACH)
 others."""
 
 OUTAGE: Final = 600.0
-"""Seconds without an answer, all items together, after which a provider counts as gone for good."""
+"""Seconds without an answer, all items together, after which a provider counts as permanently down."""
 
 CEILINGS_OVER_ALL: Final = frozenset(("deadline", "account_limit", *BY_FIELD)) - {"max_turns"}
-"""The limits that hold for all items together; a stop can name others, such as the model's context."""
+"""The limits that can hold for all items together; a stop can also name something else, such as the context window."""
 
 CONCURRENCY: Final = 4
 LABEL_CHARS: Final = 200
@@ -138,7 +138,7 @@ async def arun_many(
     Args:
         prompt: The prompt to which each item is bound.
         items: One dataclass value per run, or a tuple of several to bind together.
-        model: Who answers.
+        model: The model that answers.
         limits: Ceilings over all items together; ``max_turns`` holds for each item.
         options: See `ManyOptions` and `RunOptions`.
 
@@ -274,12 +274,12 @@ class _Start:
     """What is known of a run before anything is opened for it.
 
     Attributes:
-        around: What it is started in.
-        clock: Where its time comes from.
-        session: Where it writes to.
-        context: Its identifiers.
-        limits: Those in force.
-        gates: Its gate, once it is open.
+        around: The run, block or context in which the run is started.
+        clock: The source of time.
+        session: The session whose log gets the run's events.
+        context: The identifiers of the run.
+        limits: The limits in force.
+        gates: The gate of the run, once it is open.
     """
 
     around: Surrounding
@@ -313,8 +313,8 @@ def in_force(limits: Limits, session: Session, clock: Clock, late: float = 0.0) 
     """Return the limits, tightened by a `Budget` that is in the session's state.
 
     Args:
-        limits: Those that the caller gave.
-        session: Where the `Budget` is.
+        limits: The limits that the caller gave.
+        session: The session whose state may hold a `Budget`.
         clock: The clock of the run.
         late: How many seconds ago the caller called.
 

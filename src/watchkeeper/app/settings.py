@@ -60,7 +60,7 @@ class Setting:
     """One value and where it was written.
 
     Attributes:
-        value: As it was written.
+        value: The value as it was written.
         source: For messages: an option, an environment variable, or a key and its file.
     """
 
@@ -200,7 +200,7 @@ def limits_from(settings: Settings, base: Limits = Limits()) -> Limits:
 
 
 def check_values(settings: Settings) -> None:
-    """Refuse values of settings that are wrong whatever the agent is that they are for.
+    """Refuse values of settings that are wrong for every agent.
 
     Raises:
         ConfigurationError: Naming the value and where it was written.

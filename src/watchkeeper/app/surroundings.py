@@ -49,9 +49,9 @@ class Surroundings(msgspec.Struct, frozen=True):
     Attributes:
         models: The model in use, the fallback models, the cheaper one.
         breakers: Circuit breakers for providers that are down, or None.
-        events: Where events go for the caller, or None.
-        record: What writes envelopes to the store, each with the id of its run, or None.
-        records: Where envelopes go for the caller, each with the id of its run.
+        events: Passes events to the caller's ``on_event``, or None.
+        record: Writes envelopes to the store, each with the id of its run; or None.
+        records: Passes envelopes to the caller's ``on_record``, each with the id of its run.
         ledger: The ledger of what is spent; None for memory, or for the ledger of the enclosing scope.
         above: Forwards events to the store and the ``on_record`` of the run around, if they go there.
     """
@@ -74,8 +74,8 @@ class Surroundings(msgspec.Struct, frozen=True):
         """Forward a session's events to the listeners; return a function that ends it.
 
         Args:
-            session: Whose events.
-            run_id: Its run.
+            session: The session whose events are forwarded.
+            run_id: Id of the session's run.
             child: Whether it is a child's: ``on_event`` does not get those, because it gets no run id.
         """
         events, subscribe = None if child else self.events, session.dispatcher.subscribe_all
@@ -112,10 +112,10 @@ async def open_surroundings(
     """Open what a run of a template needs; ``stack`` closes it.
 
     Args:
-        stack: What closes it.
+        stack: The exit stack that closes what is opened.
         template: The template.
-        model: Who answers.
-        limits: Those in force.
+        model: The model that answers.
+        limits: The limits in force.
         options: The caller's.
         inside: The scope in which the run is started: the run uses its ledger, and the store of the outer run unless a
             store is named.
@@ -174,7 +174,7 @@ class NamedFiles(NamedTuple):
         store: The store, or its file; None for none.
         limits: May name an account, which needs a ledger.
         clock: Where the ledger's time comes from.
-        ids: Where its ids come from.
+        ids: The source of its identifiers.
     """
 
     ledger: Ledger | Path | str | None

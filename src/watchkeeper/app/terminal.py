@@ -77,7 +77,7 @@ def laid_out(question: str, width: int) -> str:
     """Return a question with its lines folded, so that none of them can imitate another one.
 
     Args:
-        question: Its own lines stay.
+        question: The question; its own line breaks are kept.
         width: Columns of the terminal.
     """
     lines: list[str] = []

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -35,7 +34,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.accounting.budget import BudgetTracker
 from watchkeeper.core.errors import ConfigurationError, NestingDepthError, Stop
-from watchkeeper.core.forks import ModuleLock
+from watchkeeper.core.forks import ModuleLock, in_forked
 from watchkeeper.core.ids import RunContext, derive_child_run_context
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.text import is_logged, logger
@@ -71,7 +70,7 @@ class Inside(NamedTuple):
     """A run, or a contained block that is recorded, that code runs in.
 
     Attributes:
-        scope: Its scope.
+        scope: The scope of that run or block.
         around: What was entered before it and is not left yet; None if nothing was.
         is_run: Whether it is a run.
     """
@@ -91,13 +90,12 @@ _lock: Final = ModuleLock()
 
 
 def _forget() -> None:
-    """Leave all runs: none of them goes on in a forked process."""
+    """Forget all runs in a forked process, because none of them continues there."""
     _innermost.set(None)
     _going_on.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_forget)
+in_forked(_forget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class ChildTask(Generic[OutputT]):
 
     Attributes:
         prompt: What it is, with its values bound.
-        kind: What it is for.
+        kind: The purpose of the child run.
         limits: The child's own ceilings; it gets at most what its parent has left.
         carve: Whether its limits are reserved for it; if not, it shares all that its parent has left.
         model: The model to use; by default the model that the parent uses now.
@@ -157,7 +155,7 @@ class ChildRun(Generic[OutputT]):
 
     Attributes:
         result: How it ended and what it had; its session is closed, and can be read.
-        run_context: Its identifiers.
+        run_context: The identifiers of the child run.
     """
 
     result: RunResult[OutputT]
@@ -168,7 +166,7 @@ class ChildFacts(NamedTuple):
     """What a parent's log says of a child.
 
     Attributes:
-        kind: What it is for.
+        kind: The purpose of the child run.
         name: ``ns/key`` of its prompt.
         model: ``provider:name`` of its model.
         began: Monotonic instant of its start.
@@ -186,7 +184,7 @@ class Family(msgspec.Struct, frozen=True):
     """What the children of one run inherit.
 
     Attributes:
-        scope: What the parent works within.
+        scope: The scope of the parent: session, gate, clock, files.
         model: Says which model the parent uses now.
         fallback: The models that take over when that model cannot answer, in order.
         cheaper: The model that takes over where a hook says DEGRADE.
@@ -212,7 +210,7 @@ class Children:
     """Starts the child runs of one run.
 
     Attributes:
-        family: What they inherit.
+        family: The values that the child runs inherit from the parent.
         at_the_end: Whether the run's answer is being checked; only then may a child use the budget that is reserved for
             the verdict.
     """
@@ -220,7 +218,7 @@ class Children:
     __slots__ = ("_execute", "_loop", "at_the_end", "family")
 
     def __init__(self, family: Family, execute: Execute) -> None:
-        """Start children below the run of ``family``, with the function that runs it, on the loop that runs it."""
+        """Start child runs of the run of ``family``; ``execute`` runs each of them on the loop that runs now."""
         self.family = family
         self.at_the_end = False
         self._execute = execute
@@ -260,7 +258,7 @@ class Children:
         stopped = parent.gate.work_stop is not None and run.result.stop is not None
         slice_ = self._kept()
         if task.kind == "verdict" and stopped and slice_ is not None and run.result.usage.model_calls == 0:
-            # The work ended meanwhile; the verdict has a reservation of its own, so it is tried again with that.
+            # The parent's work was stopped meanwhile; the verdict has its own reservation and is tried again with it.
             return await self._start_below(slice_, task, scope)
         return run
 
@@ -290,7 +288,7 @@ class Children:
         return kept if over or longer or any(more.get(name, 0) > left[name] for name in left) else scope.gate
 
     def _kept(self) -> ExecutionContext | None:
-        """Return the gate reserved for the verdict, but only while the answer is checked; no other child may use it."""
+        """Return the gate reserved for the verdict while the answer is checked, else None; only a verdict uses it."""
         return self.family.verdict_gate if self.at_the_end else None
 
     async def _start_below(
@@ -420,9 +418,10 @@ def record_end(
     ended: RunResult[Any] | ManyResult[Any] | Stop | None,
     said: str = "",
 ) -> None:
-    """Write on the parent's log how the child ended: its result, or the stop that broke it off.
+    """Record on the parent's log how the child ended.
 
-    A contained block has no result: it is given its stop or None, and how it ended in words.
+    ``ended`` is the child's result, or the stop that ended it without one. For a contained block, which has no result,
+    it is the stop or None, and ``said`` describes the end in words.
     """
     duration = (child.clock.monotonic() - about.began) * 1000
     usage = child.gate.usage
@@ -522,7 +521,7 @@ def run_of(gate: ExecutionContext) -> RunScope | None:
 
 @contextmanager
 def going_on(scope: RunScope) -> Generator[None]:
-    """Let a run be found by its gate while the block runs."""
+    """Register a run while the block runs, so that it can be found by its gate."""
     with _lock:
         _going_on[scope.run_context.run_id] = scope
     try:
@@ -543,7 +542,7 @@ def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, D
     Args:
         kind: The child's kind.
         most: The maximum nesting depth of its family.
-        scope: Its parent's.
+        scope: The scope of the parent.
 
     Raises:
         NestingDepthError: If the child would exceed the maximum depth; the error names the depth and the option to

@@ -30,7 +30,7 @@ NO_DEPTHS: Final[Depths] = {}
 
 
 class Surrounding(msgspec.Struct, frozen=True):
-    """What a run is started in.
+    """The place in which a run is started.
 
     Attributes:
         gate: The innermost context that the code runs in; None outside of all.
@@ -44,7 +44,7 @@ class Surrounding(msgspec.Struct, frozen=True):
 
     @property
     def parent_run_id(self) -> UUID | None:
-        """The run around, or None."""
+        """Id of the enclosing run, or None."""
         return None if self.scope is None else self.scope.run_context.run_id
 
     @property
@@ -57,7 +57,7 @@ class Surrounding(msgspec.Struct, frozen=True):
 
     @property
     def call_id(self) -> str | None:
-        """The tool call of the run around in which this code runs, or None."""
+        """Id of the enclosing run's tool call in which this code runs, or None."""
         call, scope = CURRENT_CALL.get(), self.scope
         if call is None or scope is None:
             return None
@@ -65,13 +65,13 @@ class Surrounding(msgspec.Struct, frozen=True):
         return next((call_id for call_id in named if call_id is not None), None)
 
     def run_context(self, session_id: UUID, ids: IdSource) -> RunContext:
-        """Return the identifiers of a run that is started here: in the trace of the run around, if there is one."""
+        """Return the identifiers of a run that is started here: in the trace of the enclosing run, if there is one."""
         if self.scope is None:
             return root_run_context(session_id, ids)
         return derive_child_run_context(self.scope.run_context, session_id, ids)
 
     async def passed(self, name: str, work: Callable[[], Awaitable[ResultT]]) -> ResultT | Stop:
-        """Do the work of a run, through the gate around it if there is one.
+        """Do the work of a run; if there is an enclosing gate, as one call of kind ``child`` through it.
 
         Returns:
             Its result; or, if the gate refused or ended the run so that it has no result, the stop.
@@ -101,7 +101,7 @@ class Surrounding(msgspec.Struct, frozen=True):
         return Stop("policy_halt", "hook", f"{name} was not started: {outcome.stop_reason}.")
 
     async def recorded(self, run: RunScope, name: str, model: str, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Do the work of a run between the two events on the log of the run around it, if there is one."""
+        """Do the work of a run; record its start and its end on the log of the enclosing run, if there is one."""
         scope = self.scope
         if scope is None:
             return await work()
@@ -145,6 +145,6 @@ def refuse_own_account(account: str | None, around: Surrounding) -> None:
     if any(level.period is not None and level.name == account for level in around.gate.account.chain):
         return
     raise ConfigurationError(
-        f"account={account!r} is named by a run that is started inside another one, where what it spends is counted;"
-        " name it in the limits of the outermost run or block, or say parent=None, so that this run stands apart"
+        f"account={account!r} is named by a run that is started inside another one, which counts what the run spends;"
+        " name it in the limits of the outermost run or block, or pass parent=None to make this run independent"
     )

@@ -27,7 +27,7 @@ def end_on_record(store: RunStore, run_id: UUID, now: datetime) -> StoredRun:
     """Record the end of a run and of all runs below it, unless it is there already, and return the run as stored.
 
     Args:
-        store: Where the run is recorded.
+        store: The store in which the run is recorded.
         run_id: Its id; what has not begun there cannot be ended.
         now: The present time, in UTC.
 
@@ -58,8 +58,8 @@ def _end(store: RunStore, run: StoredRun, now: datetime) -> Usage:
             model = int(fields["kind"] == "llm")
             tokens, cost = TokenUsage(**fields["usage"]), fields["cost_nanos"]
             usage += Usage(tokens, cost, model_calls=model, tool_calls=1 - model, steps=1)
-    for child in store.children(run.run_id):
-        usage += _end(store, child, now)
+    children = store.children(run.run_id)
+    usage = sum((_end(store, child, now) for child in children), usage)
     usage = usage_if_lost(run.run_id) or usage
     if run.ended_at is not None:
         return usage
@@ -68,7 +68,7 @@ def _end(store: RunStore, run: StoredRun, now: datetime) -> Usage:
     if run.items is None:
         ended = RunEnded(UUID(run.run_id), stop, None, None, "", "unchecked", usage, took, None, now, turns)
     else:
-        done = sum(child.ended_at is not None and child.stop is None for child in store.children(run.run_id))
+        done = sum(child.ended_at is not None and child.stop is None for child in children)
         ended = ManyEnded(UUID(run.run_id), stop, done, run.items, usage, took, now)
     store.append([(UUID(run.run_id), Envelope(last + 1, now, ended))])
     return usage

@@ -129,7 +129,7 @@ def _put(console: Console, line: Text, margin: str) -> None:
 
 
 def word_points(line: str, width: int, margin: int) -> list[int]:
-    """Return where to break a line, as `fold_points` does, but between words where a part has several."""
+    """Return where to break a line, as `fold_points` does, but between words if a part has more than one word."""
     points: list[int] = []
     start, room = 0, width
     while found := fold_points(line[start : start + room + 1], room):
@@ -143,7 +143,7 @@ def word_points(line: str, width: int, margin: int) -> list[int]:
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Text | str]]) -> None:
     """Print rows under a head; in a terminal cells fold to its width, elsewhere every row is one line.
 
-    The first cell of a row is cut instead, because what it goes on with would stand at the left edge.
+    The first cell of a row is cut instead: its second line would begin at the left edge, like a new row.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):

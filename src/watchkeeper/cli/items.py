@@ -25,7 +25,7 @@ from watchkeeper.core.text import one_line
 
 STDIN: Final = "-"
 SHOWN: Final = 5
-"""So many bad lines are named in a message; of the others it says how many."""
+"""Maximum number of bad lines that a message names; it counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +63,30 @@ def read_items(sources: Sequence[str]) -> list[Given | Bad]:
     """
     if sum(source.endswith(f":{STDIN}") or source == STDIN for source in sources) > 1:
         raise ConfigurationError("--each: standard input can be read once only")
-    found: list[Given | Bad | Path] = []
+    found: list[Given | Bad | tuple[Path, bool]] = []  # of a file, whether its text is the item
     for source in sources:
         kind, separator, name = source.partition(":")
         read = READERS.get(kind) if separator else None
         if source == STDIN:
             raise ConfigurationError(f"--each -: write lines:-, csv:- or jsonl:- for standard input ({FORMS})")
-        if read is not None:
-            items: list[Given | Bad] = list(read(name, _text(source, name)))
-        elif kind == "text" and separator:
-            items = [_contents(path, label) for path, label in _labelled(matching_files(name))]
-        else:
-            seen = {item for item in found if isinstance(item, Path)}
-            found += [path for path in matching_files(source) if path not in seen]
+        if read is None:
+            as_text = kind == "text" and bool(separator)
+            seen = {item for item in found if isinstance(item, tuple)}
+            files = ((path, as_text) for path in matching_files(name if as_text else source))
+            found += [file for file in files if file not in seen]
             continue
+        items = list(read(name, _text(source, name)))
         if not items:
             raise ConfigurationError(f"--each {source!r} has no items")
         found += items
-    labels = dict(_labelled([item for item in found if isinstance(item, Path)]))
-    return [Given(labels[item], str(item), str(item)) if isinstance(item, Path) else item for item in found]
+    paths = list(dict.fromkeys(item[0] for item in found if isinstance(item, tuple)))
+    labels = dict(zip(paths, labels_of(paths), strict=True))
+    return [_of_file(*item, labels[item[0]]) if isinstance(item, tuple) else item for item in found]
 
 
-def _labelled(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
-    return zip(paths, labels_of(paths), strict=True)
-
-
-def _contents(path: Path, label: str) -> Given | Bad:
+def _of_file(path: Path, as_text: bool, label: str) -> Given | Bad:
+    if not as_text:
+        return Given(label, str(path), str(path))
     try:
         return Given(label, str(path), path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

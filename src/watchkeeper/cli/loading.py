@@ -48,8 +48,8 @@ class Loaded:
 
     Attributes:
         module: The file, imported.
-        target: What ``FILE:NAME`` names.
-        prompt: Its prompt.
+        target: The object that ``FILE:NAME`` names.
+        prompt: The prompt of the agent.
     """
 
     module: ModuleType
@@ -242,14 +242,14 @@ def bind(prompt: Prompt[Any], values: Values) -> Prompt[Any]:
 def item_maker(
     prompt: Prompt[Any], values: Values, columns: Collection[str], *, texts: bool
 ) -> tuple[Prompt[Any], Callable[[str | Values], Any]]:
-    """Return the prompt with the values bound, and what makes of an item what `run_many` binds for it.
+    """Return the prompt with the values bound, and a function that turns an item into the values that `run_many` binds.
 
-    A text goes into the one parameter that no ``--param`` fills; a row's columns go into the parameters of their names,
-    and other columns are left. What is made raises a ConfigurationError for an item that does not fit.
+    A text fills the one parameter that no ``--param`` fills; a row's columns fill the parameters of the same names, and
+    other columns are ignored. The function raises a ConfigurationError for an item that does not fit.
 
     Args:
         prompt: The prompt.
-        values: Those of ``--param``.
+        values: The values of ``--param``.
         columns: The columns of all rows.
         texts: Whether there are items that are texts.
 
@@ -359,7 +359,7 @@ def _bound(prompt: Prompt[Any], values: Values, types: Iterable[type[Any]]) -> P
 
 
 def _made(prompt: Prompt[Any], type_: type[Any], own: Values, option: str = "--param ") -> Any:
-    """Make a value of a parameter type, or change the one that is bound; ``option`` is what gave the values."""
+    """Make a value of a parameter type, or change the bound one; ``option`` names the values' source in errors."""
     try:
         hints = get_type_hints(type_, include_extras=True)
     except (NameError, TypeError) as error:

@@ -21,7 +21,7 @@ from msgspec import to_builtins
 
 from watchkeeper.accounting.call_request import nanos
 from watchkeeper.app.settings import settings_here, text_from
-from watchkeeper.cli import report, running
+from watchkeeper.cli import observing, report, running
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, let_go, make_console
 from watchkeeper.cli.console import printing, put, say_fenced, show_warnings
 from watchkeeper.cli.loading import AgentFileError
@@ -214,6 +214,30 @@ def show_command(
                     out.write(json.dumps(report.event_as_data(run, event)) + "\n")
 
 
+@app.command("observe")
+def observe_command(
+    run_ids: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs, or the beginnings of them.")],
+    settings: Annotated[
+        list[str] | None,
+        option("Threshold to try, for example StallDetector.repeats=6; repeatable.", "DETECTOR.FIELD=VALUE", "--set"),
+    ] = None,
+    store: Store = None,
+    as_json: Annotated[bool, option("Print JSON, one line for each time.", None, "--json")] = False,
+) -> None:
+    """Replay the detectors over stored runs and print what they would have said; for tuning on your own work."""
+    detectors = observing.detectors_with(settings or ())
+    with open_for_reading(store) as stored:
+        found = [stored.find(run_id) for run_id in run_ids]
+        with printing() as out:
+            runs = {each.run_id: each for one in found for each in report.with_children(stored, one)}
+            for run in runs.values():
+                said = list(observing.heard(stored, run, detectors))
+                if as_json:
+                    out.writelines(json.dumps(each.as_data(run)) + "\n" for each in said)
+                else:
+                    observing.print_heard(make_console(out), run, said)
+
+
 @app.command("account", cls=AccountCommand)
 def account_command(
     name: Annotated[str | None, typer.Argument(metavar="NAME|settle", help="Of this account only; or settle.")] = None,
@@ -231,7 +255,7 @@ def account_command(
         if name != "settle" or call is None or amount is None:
             raise ConfigurationError("write: watchkeeper account settle ID AMOUNT [--tokens IN,OUT]")
         if as_json:
-            raise ConfigurationError("--json goes with the report of accounts, not with settle")
+            raise ConfigurationError("--json applies to the report of accounts, not to settle")
         settle(call, nanos(amount.removeprefix("$"), "AMOUNT"), None if tokens is None else pair_of(tokens), ledger)
         return
     path = named_ledger(ledger)
@@ -296,7 +320,7 @@ def main() -> None:
         complain(console, str(error))
     except WatchkeeperError as error:
         complain(error_console(), str(error))
-    except Exception as error:  # a defect of ours; its message may hold a foreign text
+    except Exception as error:  # a defect of Watchkeeper; the message may contain text from outside
         say_fenced(error_console(), "".join(traceback.format_exception(error)).rstrip())
         raise SystemExit(running.STOPPED) from None
     finally:

@@ -40,13 +40,11 @@ from watchkeeper.store.ledger_file import AccountReport, PresumedCall
 from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredEvent, StoredRun, untyped
 
 Body = Mapping[str, Any]
-UNSEEN: Final = frozenset(
-    ("run_started", "many_started", "many_ended", "prompt_deadline_assigned", "prompt_executed", "run_ended")
-)
-"""Events without a line: the head and the end of a report, or the lines around it, have their content."""
+REPEATED: Final = frozenset(("prompt_deadline_assigned", "prompt_executed"))
+"""Events whose content is in those around them."""
 
-ALWAYS: Final = frozenset(("run_started", "many_started", "many_ended", "run_ended"))
-"""Events that programs need, though people read them elsewhere."""
+UNSEEN: Final = REPEATED | {"run_started", "many_started", "many_ended", "run_ended"}
+"""Events without a line: the head and the end of a report, or the lines around it, have their content."""
 
 SEVERITIES: Final = ("info", "caution", "warning")
 ARGUMENTS_CUT: Final = 60
@@ -248,13 +246,13 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
 # than `FEW` items there is only a counter, a few times. Called on a listener's worker thread, one event at a time.
 
 FEW: Final = 10
-"""Up to so many items every event of theirs has its line, and every item its row at the end."""
+"""Maximum number of items for which every event gets a line, and every item a row at the end."""
 
 COUNTS: Final = 10
 """How often the counter is printed."""
 
 FAILURES: Final = 20
-"""So many failed items are listed at the end."""
+"""Maximum number of failed items that are listed at the end."""
 
 LABEL_WIDTH: Final = 28
 CHILD_INDENT: Final = "    "
@@ -392,15 +390,15 @@ class JsonLines:
     def __call__(self, run_id: UUID, envelope: Envelope) -> None:
         """Print one event, if it matters."""
         event: object = envelope.event
+        tag = tag_of(type(event))
+        if tag in REPEATED:
+            return
         if isinstance(event, RunStarted) and event.item is not None:
             self._items[run_id] = event.item
-        body = HELD.redacted_data(dump(event))
-        tag = tag_of(type(event))
-        if tag in ALWAYS or line_of(tag, body) is not None:
-            at, item = envelope.at.isoformat(), self._items.get(run_id)
-            data = {"run_id": str(run_id), "item": item, "seq": envelope.seq, "at": at, "tag": tag, "event": body}
-            self._out.write(json.dumps(data) + "\n")
-            self._out.flush()
+        item = self._items.pop(run_id, None) if isinstance(event, RunEnded) else self._items.get(run_id)
+        data = {"run_id": str(run_id), "item": item, "seq": envelope.seq, "at": envelope.at.isoformat(), "tag": tag}
+        self._out.write(json.dumps({**data, "event": HELD.redacted_data(dump(event))}) + "\n")
+        self._out.flush()
 
 
 def parts_of(line: Line) -> list[Part]:

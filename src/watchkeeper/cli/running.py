@@ -123,7 +123,7 @@ class Checked:
     """What the command line asks for, read and checked before any code of the user is executed.
 
     Attributes:
-        settings: Those in force.
+        settings: The settings in force.
         options: Those of the run that do not come from the agent's file.
         values: What the prompt's parameters are bound to.
         items: What to run over; None for one run.
@@ -150,7 +150,7 @@ def checked(order: Order) -> Checked:
         alone = {"--first": order.first, "--concurrency": order.concurrency, "--skip-bad": order.skip_bad or None}
         for name, value in alone.items():
             if value is not None:
-                raise ConfigurationError(f"{name} goes with --each PATTERN")
+                raise ConfigurationError(f"{name} needs --each PATTERN")
     program = None if order.notify is None else parse_command(order.notify)
     settings = settings_here(order.given)
     check_values(settings)
@@ -376,7 +376,7 @@ def where_to_look(run_id: UUID | str, store: RunStore | None, settings: Settings
 
 
 def report_with(after: Callable[[], Any], console: Console) -> int:
-    """Let the agent's own function report on the result; return the exit code of that."""
+    """Let the agent's own function report on the result; return the exit code that follows from its outcome."""
     try:
         said = after()
     except KeyboardInterrupt:
@@ -404,9 +404,7 @@ def parse_command(command: str) -> list[str]:
     if not words:
         raise ConfigurationError("--notify names no command")
     if shutil.which(words[0]) is None:
-        raise ConfigurationError(
-            f"--notify: there is no program {words[0]!r}; it is run without a shell, so write sh -c '...' for one"
-        )
+        raise ConfigurationError(f"--notify: there is no program {words[0]!r}; for shell syntax write sh -c '...'")
     return words
 
 

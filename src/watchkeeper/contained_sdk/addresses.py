@@ -53,7 +53,7 @@ PROVIDERS: Final = re.compile(
 PLAIN: Final = re.compile(
     r"(/(?!\.\.?(/|$))([a-z0-9_.~!$&'()*+,=:@-]|%(3[0-9a]|[46][1-9a-f]|[57][0-9a]|2d|5f|7e))*)*", re.IGNORECASE
 )
-"""Paths that all servers read alike: without parameters, dotted parts, and encoded characters that divide it."""
+"""Paths that all servers read alike: no parameters, no ``.`` or ``..`` parts, no encoded characters that split it."""
 
 DIVIDES: Final = re.compile(r"[;?#\\\x00-\x20\x7f]")
 """Where some servers end a path, or a part of it."""
@@ -77,7 +77,7 @@ class Address:
         method: Its method; the one that a header puts in its place, if that may do more.
         path: Its path as it is sent, percent-encoded.
         urls: Its address; a second one if it names another host to the server that it reaches.
-        purpose: What it is for.
+        purpose: The purpose of the request.
     """
 
     method: str

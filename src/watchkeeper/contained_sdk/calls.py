@@ -128,7 +128,7 @@ class Containment:
 
     Attributes:
         context: The gate that its calls pass.
-        price_of: What models charge.
+        price_of: Returns the price of a model.
         bounded: Whether a ceiling on money or tokens holds, here or above.
         uncounted: What happens to a model call that cannot be counted: refused, because a ceiling
             was named; counted as a step, because only the defaults hold; or let through, because the caller says so.
@@ -137,7 +137,7 @@ class Containment:
         counted: What providers have counted so far.
         jobs: Answers that are not final yet; those of the block around it, if there is one.
         traffic: What is under way; also shared with the block around it.
-        clock: Where its time comes from.
+        clock: The source of time.
     """
 
     context: ExecutionContext
@@ -229,7 +229,7 @@ def _block_of(context: ExecutionContext, block: Containment | None, run: RunScop
 
 
 def _unknown(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
-    """Know no price: only runs and blocks have a list."""
+    """Return no price, because only runs and blocks have a price list."""
     return None
 
 
@@ -261,9 +261,9 @@ class ContainedCall:
     Attributes:
         block: The block that it is made in.
         sent: The model call; None for a request whose cost has no known bound.
-        request: What is asked of the gate.
-        seen: What the answer has told.
-        provider: Whose prices hold.
+        request: The request to the gate.
+        seen: The facts that were read from the answer so far.
+        provider: The provider whose prices apply.
         failure: The provider's refusal, if that is what came; the caller gets it as it is.
     """
 
@@ -381,9 +381,10 @@ class ContainedCall:
             raise CallStopped(
                 None,
                 ConfigurationError(
-                    f"the request to {sent.model} has {unsized} part(s) whose tokens its bytes do not bound (an image,"
-                    " a file, a stored conversation, a tool that the provider runs), but a ceiling on cost or tokens"
-                    " holds; say contained(max_part_tokens=...), the most that one of them may cost, or lift it"
+                    f"the request to {sent.model} has {unsized} part(s) whose tokens are not bounded by their bytes"
+                    " (an image, a file, a stored conversation, a tool that the provider runs), but a ceiling on cost"
+                    " or tokens is in force; set contained(max_part_tokens=...), the most tokens of one part, or"
+                    " remove the ceiling"
                 ),
             )
         part = UNBOUNDED_IMAGE_TOKENS if block.max_part_tokens is None else block.max_part_tokens
@@ -458,7 +459,7 @@ class ContainedCall:
 
         Raises:
             CallStopped: If the gate or a hook stopped it.
-            Exception: What the transport raised.
+            Exception: The error of the transport.
         """
         if outcome.stop is not None:
             raise CallStopped(outcome.stop) from outcome.error
@@ -519,7 +520,7 @@ def module_of(value: Any) -> Any:
 
 
 def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
-    """Return the request to send for one admitted attempt, with the cap that was granted and no longer timeouts."""
+    """Return the request to send for one admitted attempt, with the granted output cap and shortened timeouts."""
     httpx = module_of(request)
     headers = httpx.Headers(request.headers)
     headers.pop("content-length", None)
@@ -546,7 +547,7 @@ def unencoded(request: Any) -> Any:
 
 
 def as_whole(request: Any, response: Any, content: bytes) -> Any:
-    """Return a response that is here as a whole, unpacked."""
+    """Return a response whose whole body has been read, unpacked."""
     httpx = module_of(request)
     headers = httpx.Headers(response.headers)
     if encoding_of(response):
@@ -581,7 +582,7 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
 
 @contextmanager
 def translated(request: Any, provider: str) -> Generator[None]:
-    """Turn the transport's errors into ours; the original is the cause, and ``billed`` is set."""
+    """Turn the transport's errors into `ProviderError`; the original is the cause, and ``billed`` is set."""
     httpx = module_of(request)
     try:
         yield

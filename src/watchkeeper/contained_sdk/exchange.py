@@ -131,11 +131,11 @@ class Exchange:
         self._request = request
 
     def answer(self) -> Steps:
-        """Send the request if the gate lets it through, and return the response; None if it was passed on.
+        """Send the request if the gate lets it through, and return the response; None if it was passed on as a stream.
 
         Raises:
             CallStopped: If it may not be sent.
-            Exception: What the transport raised.
+            Exception: The error of the transport.
         """
         call = self._call
         outcome = yield self.ways.admit(call, self._attempt)
@@ -313,14 +313,14 @@ class Streamed(Exchange):
             self.connected(None)
 
     def response(self, response: Any) -> Any:
-        """Return a response like the provider's whose stream is what arrives here."""
+        """Return a copy of the provider's response; its stream yields what arrives here."""
         httpx = module_of(self._request)
         stream = stream_class(ArrivingStream, httpx)
         parts = {"headers": response.headers, "extensions": response.extensions}
         return httpx.Response(response.status_code, stream=stream(self), **parts)
 
     def start(self) -> None:
-        """Begin to hold the call."""
+        """Start to read the stream; the call is in flight until the stream ends."""
         raise NotImplementedError
 
     def drop(self) -> None:

@@ -163,7 +163,7 @@ def contained_http_client(
         transport: What sends, for example ``httpx.HTTPTransport(proxy=...)``; by default one like the SDK's own,
             with the proxies that the environment names (``HTTPS_PROXY``, ``NO_PROXY``). Redirects are followed in any
             case; each address is asked for like a request of its own.
-        provider: Whose prices hold, for example ``openrouter``; by default OpenAI's or Anthropic's, by the interface
+        provider: Whose prices apply, for example ``openrouter``; by default OpenAI's or Anthropic's, by the interface
             that is spoken.
         output_cap: Output tokens that a request without a cap of its own may ask for, where a ceiling holds.
         httpx: The module whose client the SDK wants, httpx or httpx2; by default the one that the SDKs here take.

@@ -128,7 +128,7 @@ class Retrieval:
 
 @cache
 def stream_class(ours: type, httpx: ModuleType) -> Any:
-    """Return a stream class of ours, mixed with the stream classes of an httpx module."""
+    """Return one of our stream classes as a subclass of the stream classes of an httpx module."""
     return type(ours.__name__, (ours, httpx.SyncByteStream, httpx.AsyncByteStream), {})
 
 

@@ -40,7 +40,7 @@ UNSIZED: Final = re.compile(
 """Types of parts whose size in bytes gives no bound on their tokens."""
 
 REFERENCE: Final = frozenset({"id", "type"})
-"""What an item of a conversation has at most that stands for a stored one; its type may be left out."""
+"""The only fields of an item that refers to a stored item of a conversation; its type may be missing."""
 
 KINDS: Final = re.compile(rb'"type"\s*:\s*"(?:input_)?(audio|image|video)|"(audio)"\s*:\s*\{\s*"id"')
 """Parts that are no text, and sound that the provider keeps."""
@@ -149,7 +149,7 @@ class SentRequest:
         self._fixed_unsized = at_provider + sum(map(self._given, (*wire.stored, *AT_THE_PROVIDER)))
 
     def _read_fallbacks(self) -> list[dict[str, Any]]:
-        """Return the models that the provider asks if the first one declines; a word stands for its own choice."""
+        """Return the models that the provider asks if the first one declines; plain text means that it chooses them."""
         told: str | list[str | dict[str, Any]] = self._get("fallbacks", str | list[str | dict[str, Any]]) or []
         if isinstance(told, str):
             return [{"model": f"what fallbacks={told!r} chooses"}]
@@ -159,8 +159,8 @@ class SentRequest:
         """Return an upper bound of the tokens of the text, and the number of parts whose bytes give no bound.
 
         Args:
-            known: How many messages, and with them everything fixed, the provider has counted before; they are left
-                out, but not what the provider may add by itself in each turn.
+            known: Number of messages that the provider has already counted. They and the fixed part are left out, but
+                not what the provider may add in each turn.
         """
         text, unsized = (FRAME_TOKENS if known else self._fixed_bytes), self._fixed_unsized
         for piece in self.pieces[known:]:
@@ -210,7 +210,7 @@ class SentRequest:
 
 
 def stands_for_more(message: dict[str, Any]) -> bool:
-    """Return whether a message, or the sound in it, is only named, because the provider keeps it."""
+    """Return whether a message, or the audio in it, is only an id of what the provider stores."""
     return ("id" in message and message.keys() <= REFERENCE) or isinstance(message.get("audio"), dict)
 
 
@@ -268,7 +268,7 @@ class Told(msgspec.Struct):
 
     @property
     def pending(self) -> bool:
-        """Whether a whole answer is not the last word: it says so, or there is nothing of an answer in it."""
+        """Whether a whole answer is not final: it says so, or it has no parts of an answer."""
         parts = (self.usage, self.choices, self.output, self.content, self.data, self.error)
         return self.status in PENDING or all(part is None for part in parts)
 

@@ -114,13 +114,13 @@ class ContextCalls:
     """The calls of one context.
 
     Attributes:
-        clock: Where time comes from.
-        ledger: Where reservations are kept.
+        clock: The source of time.
+        ledger: The ledger that keeps the reservations.
         nodes: The record of the calls.
         in_flight: Calls under way, and abandoned ones that are not over yet, by number.
         repeated: Failures of operations with a retry policy of their own.
         account: The account that pays.
-        incidents: Where stops are reported.
+        incidents: The list to which stops are reported.
         cancellation: Cancelled by an abort here or above, and when all time is over.
         closed: Whether nothing is admitted any more.
         aborted: Whether the context was aborted; closing is not aborting.
@@ -171,7 +171,7 @@ class ContextCalls:
         be asked.
 
         Args:
-            request: What is asked.
+            request: The request of the caller.
             waiter: The one that was returned before, if the call asks again.
         """
         guards, outer, now = self._guards, CURRENT_CALL.get(), self.clock.monotonic()
@@ -282,11 +282,11 @@ class ContextCalls:
     def begin_guarded(
         self, guarded: GuardedCall, event: SafetyEvent | None, *, answered: bool = True
     ) -> InFlightCall | Outcome[Any]:
-        """Begin a call that was admitted, or refuse it after all.
+        """Begin an admitted call, or refuse it because of a hook, the breaker or the time.
 
         Args:
             guarded: The call.
-            event: What the pipeline said against it, if it did.
+            event: The pipeline's refusal, or None.
             answered: Whether the pipeline answered at all in the time it had.
         """
         request, outer, now = guarded.request, CURRENT_CALL.get(), self.clock.monotonic()
@@ -358,12 +358,12 @@ class ContextCalls:
         return None if event is None else stop_of_egress(event)
 
     def egress_event(self, url: str, method: str) -> SafetyEvent | None:
-        """Ask the hooks about a request of the code that runs here; return what they said against it."""
+        """Ask the hooks about a request of the code that runs here; return their refusal, or None."""
         inside = CURRENT_CALL.get()
         return self.ask_egress(inside.nearest_guarded() if inside else None, url, method)
 
     def ask_egress(self, inside: GuardedCall | None, url: str, method: str) -> SafetyEvent | None:
-        """Ask the hooks about a request made inside a call, or outside of any; record what they said against it."""
+        """Ask the hooks about a request made inside a call, or outside of any; record their refusal."""
         guards = None if self._guards is None else self._guards.left_to_ask()
         event = None if guards is None else guards.egress(inside, url, method)
         if event is not None:
@@ -373,7 +373,7 @@ class ContextCalls:
     # --- refusals -----------------------------------------------------------------------------------------------------
 
     def _refuse(self, request: CallRequest, refused: Refused, outer: InFlightCall | None, now: float) -> Outcome[Any]:
-        """Record a call that may not run."""
+        """Record a refused call and return its outcome."""
         stop = refused.stop
         if stop is INHERITED:
             raise ConfigurationError(stop.message)
@@ -386,7 +386,7 @@ class ContextCalls:
         return Outcome(Decision.HALT, None, None, stop.reason, stop, node, admitted=False)
 
     def _record_refusal(self, request: CallRequest, reason: str, outer: InFlightCall | None, now: float) -> Node:
-        """Keep the node of a call that may not run."""
+        """Add the node of a refused call to the record."""
         ending = Ending(now, STATUS_OF_REFUSAL.get(reason, "halted"), 0, NO_TOKENS, 0, reason, None, None)
         parent = outer.node if outer else None
         node = Node(next(self._numbers), parent, request.kind, request.operation_name, now, ending)
@@ -463,12 +463,12 @@ class ContextCalls:
                 call.interrupt("deadline")
 
     def land(self, stop: Stop) -> None:
-        """End the work; what is under way goes on."""
+        """End the work; calls in flight go on."""
         if self.ledger.latch(self.account, stop, True, self.clock.monotonic()):
             self.report_stop(stop)
 
     def abort(self, reason: str) -> None:
-        """Stop everything; called when the context's token is cancelled: by somebody, or because the time is over."""
+        """Stop everything; called when the context's token is cancelled, by a caller or because the time is over."""
         now = self.clock.monotonic()
         heed_wall(self.account, self.clock, now)
         if reason == TIME_IS_OVER and now >= self.account.deadline_at:
@@ -484,7 +484,7 @@ class ContextCalls:
             self.snapshot_at_stop = self.snapshot_at_stop or self.snapshot()
 
     def close(self) -> None:
-        """Admit nothing any more, interrupt what is under way, and give back what is held."""
+        """Admit no more calls, interrupt those in flight, and give back their reservations."""
         self.closed = self.incidents.ended = True
         if self._alarm is not None:
             self._alarm.cancel()
@@ -541,8 +541,8 @@ def check_leaving(url: str, method: str) -> None:
     the thread has the caller's context variables. What sends by other means is not seen here: docs/hooks.md lists it.
 
     Args:
-        url: Where it goes.
-        method: Its HTTP method.
+        url: The address of the request.
+        method: The HTTP method of the request.
 
     Raises:
         EgressRefusedError: If a hook does not allow it.
@@ -565,7 +565,7 @@ def _tell(found: ref[ContextCalls]) -> None:
 
 
 def _tell_late(found: ref[ContextCalls]) -> None:
-    """Tell it once more, after the grace of what was interrupted."""
+    """Tell the context once more that its time is over, after the grace of its interrupted calls."""
     calls = found()
     if calls is not None:
         calls.tell_time(is_late=True)

@@ -7,7 +7,6 @@ nothing. Contexts are held weakly: a task or a timer that outlives one never kee
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
@@ -19,6 +18,7 @@ from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.containment.in_flight import CURRENT_CALL
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.forks import in_forked
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import SHARED
 
@@ -32,7 +32,7 @@ class Entered(NamedTuple):
 
     Attributes:
         context: The context.
-        name: What an error calls it.
+        name: The name of the context in error messages.
         call: Number of the call under way at that moment, so that it is known which of the two is inside the other.
         around: What was entered before it and is not left yet; None if nothing was.
     """
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
     Attributes:
         context: The innermost context; None once it was collected.
-        name: What an error calls it.
+        name: The name of the context in error messages.
     """
 
     context: Any
@@ -69,8 +69,7 @@ def _forget() -> None:
     _outermost.clear()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_forget)
+in_forked(_forget)
 
 
 def enter(context: object, name: str) -> None:
@@ -141,7 +140,7 @@ def current() -> Any:
     if place.context is None or place.context.is_closed:
         raise ConfigurationError(
             f"this was started inside {place.name}, which is closed by now, so nothing is started; start it while that"
-            " is open, or say parent=None, so that it stands apart"
+            " is open, or pass parent=None to make it independent"
         )
     return place.context
 
@@ -162,8 +161,8 @@ def refuse_own(above: Clock, clock: Clock, shared: Ledger, ledger: Ledger | None
     if other_clock or (ledger is not None and ledger is not shared):
         own = "clock" if other_clock else "ledger"
         raise ConfigurationError(
-            f"what is started inside another context has the {own} of that one; leave {own}= out, or say parent=None,"
-            " so that it stands apart"
+            f"what is started inside another context uses the {own} of that context; leave {own}= out, or pass"
+            " parent=None to make it independent"
         )
 
 

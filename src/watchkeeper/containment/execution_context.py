@@ -128,7 +128,7 @@ class ExecutionContext:
         limits: Its own ceilings.
         cancellation: Cancelled by an abort here or above, when all time is over (with the reason ``timeout``), and when
             it is closed.
-        ledger: Where its figures are kept.
+        ledger: The ledger that keeps the figures of the context.
         account: Its figures, for reading only.
     """
 
@@ -154,11 +154,11 @@ class ExecutionContext:
         Args:
             config: What the chain may spend: an `ExecutionConfig` (hard stops) or `Limits` (with landing).
             pipeline: Hooks that are asked about every model call and tool call; limits only, if None.
-            metadata: Who the chain belongs to; fresh ids if None.
+            metadata: Names and ids of the chain and its owner; fresh ids if None.
             circuit_breaker: One for all calls of the chain, or one for each provider; may be shared between chains.
             ledger: Where reservations are kept; in this process's memory, for this chain alone, by default.
-            clock: Where time comes from.
-            ids: Where ids come from.
+            clock: The source of time.
+            ids: The source of identifiers.
             on_event: Told of every incident, on the thread that found it.
             around: ``parent=None`` for a context that is independent of those around it; see `Around`.
 
@@ -210,9 +210,9 @@ class ExecutionContext:
         """Do what a root and a child have in common before the ledger opens their account.
 
         Args:
-            account: Its figures.
-            tree: What it shares with the others of its tree.
-            incidents: Its record.
+            account: The account with the figures of the context.
+            tree: The values that all contexts of its tree share.
+            incidents: The list of its safety events.
             parent: The context above, or None.
         """
         self.account: Account = account
@@ -251,10 +251,10 @@ class ExecutionContext:
     ) -> ExecutionContext:
         """Open a context below this one.
 
-        What its own ceilings allow is carved from what is left here, at most what is left, in one atomic step: no
-        other context can take it. ``limits`` of the child says what it got. Ceilings at their defaults carve nothing,
-        nor do counts that nothing here limits; everything that is not carved is shared. What the child spends counts
-        here too. Stops, aborts and the end of the work here reach it. Close it, so that its unused part is released.
+        The amounts that the child's own ceilings allow are carved from what is left here, in one atomic step: no other
+        context can take them. If less is left, the child gets less; its ``limits`` say how much. Ceilings at their
+        defaults and counts without a ceiling here are not carved; the child shares them. What the child spends counts
+        here too. Stops, aborts and the end of the work here reach it. Close it to release its unused part.
 
         Args:
             limits: Its own ceilings.
@@ -278,8 +278,8 @@ class ExecutionContext:
     def split(self, weights: Mapping[str, float]) -> dict[str, ExecutionContext]:
         """Divide all that is left here among new contexts, by weight and in one atomic step.
 
-        Shares are rounded down; what rounds off stays here, as do tool calls and retries that are too few to share. One
-        whose share of money, tokens or steps is nothing is stopped from the start.
+        Shares are rounded down; the remainder stays here, as do tool calls and retries that are too few to share. A new
+        context whose share of money, tokens or steps is 0 is stopped from the start.
 
         Args:
             weights: By name, how much of the whole each is to get: ``{"research": 3, "writing": 1}``.
@@ -590,13 +590,13 @@ class ExecutionContext:
     def left(self) -> dict[str, int]:
         """Return what is left of every ceiling that binds here, by its field in `Limits`; ``max_cost_nanos`` for money.
 
-        What calls under way may still use, and what is reserved for others, is not left.
+        Reservations of calls in flight and of other contexts are already subtracted.
         """
         return {CEILINGS[count]: left.amount for count, left in left_of(self.account).items()}
 
     @property
     def is_booked(self) -> bool:
-        """Whether nothing is reserved any more for a call here or below; what is held for a landing is no call."""
+        """Whether no call here or below has a reservation any more; the reservation for landing does not count."""
         account = self.account
         return all(reserved <= held for reserved, held in zip(account.reserved, account.landing_hold, strict=True))
 

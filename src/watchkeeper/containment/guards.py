@@ -42,8 +42,8 @@ class Asking(msgspec.Struct, eq=False):
     """A question to hooks.
 
     Attributes:
-        guards: Who asks.
-        demand: What the call in question holds until the answer; None if there is no call.
+        guards: The guards that ask the question.
+        demand: The demand with the call's reservation until the answer; None if there is no call.
         is_answered: Whether it is over; tasks and threads that a hook started may go on.
     """
 
@@ -223,10 +223,10 @@ class GuardedCall(msgspec.Struct, eq=False):
     """One admitted call about which the guards are asked, before it runs and afterwards.
 
     Attributes:
-        guards: Who is asked.
-        ctx: What hooks see of it.
-        request: What was asked for.
-        demand: What it holds at the ledger.
+        guards: The guards that are asked.
+        ctx: The description of the call that hooks get.
+        request: The request that was admitted.
+        demand: What is reserved for the call at the ledger.
         outer: The guarded call inside which it is made.
         above: The same call for the guards of the context around it, which are asked first.
         asked: Whether the pipeline was asked.
@@ -251,7 +251,7 @@ class GuardedCall(msgspec.Struct, eq=False):
     # --- before the call ----------------------------------------------------------------------------------------------
 
     def review(self) -> SafetyEvent | None:
-        """Ask the pipelines; return what one of them said against the call."""
+        """Ask the pipelines; return the refusal of one of them, or None."""
         refused = self.above.review() if self.above is not None else None
         if refused is not None:
             return refused
@@ -318,7 +318,7 @@ class GuardedCall(msgspec.Struct, eq=False):
             self.guards.pipeline.release(self.ctx)
 
     def answered_late(self, value: object, error: BaseException | None) -> None:
-        """Give back what a hook has counted for a call that did not wait for its answer."""
+        """Undo what a hook has counted for a call that no longer waits for the hook's answer."""
         self.release()
 
     # --- after the call -----------------------------------------------------------------------------------------------
@@ -326,11 +326,11 @@ class GuardedCall(msgspec.Struct, eq=False):
     def settle(
         self, charge: Charge, error: BaseException | None, *, succeeded: bool, failed: bool
     ) -> tuple[SafetyEvent, Account] | None:
-        """Tell breaker and hooks how the call ended; return what a hook said against going on, and what that concerns.
+        """Tell breaker and hooks how the call ended; return a hook's stop of the calls that follow, and its account.
 
         Args:
-            charge: What it cost.
-            error: What it raised.
+            charge: The cost of the call.
+            error: The exception that the call raised, if it did.
             succeeded: Whether the breaker is told of a success.
             failed: Whether it is told of a failure.
         """
@@ -371,7 +371,7 @@ class GuardedCall(msgspec.Struct, eq=False):
         return None if event is None else (event, guards.account)
 
     def answered(self, response: Any) -> SafetyEvent | None:
-        """Show the hooks what a model answered; return what one of them said against it."""
+        """Show the hooks a model's answer; return the refusal of one of them, or None."""
         refused = self.above.answered(response) if self.above is not None else None
         if not self.guards.asked_about_answers or self.ctx.kind != "llm":
             return refused

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ from watchkeeper.containment.record import Node
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.forks import ModuleLock
+from watchkeeper.core.forks import ModuleLock, in_forked
 from watchkeeper.core.workers import BlockingCall, call_in_loop
 
 T = TypeVar("T")
@@ -62,7 +61,7 @@ class Ticket:
         node: The gate's own record of the call.
         max_output_tokens: Granted output cap; at most the requested one.
         timeout: Seconds left for the call when it was admitted, or None.
-        charged_nanos: What the work said it cost, by `charge`; None if it said nothing.
+        charged_nanos: The cost that the work reported with `charge`; None if it reported none.
         interrupted: Why the call was interrupted, if it was; the first reason stays.
     """
 
@@ -82,7 +81,7 @@ class Ticket:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the call is over; work that the gate has let go of is not, until it ends."""
+        """Whether the call is over; abandoned work is not over until it ends by itself."""
         return self._is_settled
 
     @property
@@ -132,11 +131,11 @@ class InFlightCall(Ticket):
     """One call under way.
 
     Attributes:
-        request: What was asked for.
-        demand: What it holds at the ledger.
+        request: The request that was admitted.
+        demand: What is reserved for the call at the ledger.
         outer: The call inside which it was made.
         home: The context that owns the call.
-        guarded: What the guards know of it, if there are any.
+        guarded: The call as the guards see it, or None without guards.
         inner: The call that its work is waiting in, in the same task.
         expires_at: Monotonic instant at which its time is over; infinity if it never is.
         overrun: Which limit ``expires_at`` stands for: the deadline of its phase, or the call's own time-out.
@@ -316,8 +315,7 @@ class InFlightCall(Ticket):
 CURRENT_CALL: Final[ContextVar[InFlightCall | None]] = ContextVar("watchkeeper_call", default=None)
 """The call inside which the running code was called; parent of the calls it makes."""
 
-if hasattr(os, "register_at_fork"):  # in a forked process no call of its parent is under way
-    os.register_at_fork(after_in_child=partial(CURRENT_CALL.set, None))
+in_forked(partial(CURRENT_CALL.set, None))  # no call of its parent is under way there
 
 
 def is_new(task: asyncio.Task[Any]) -> bool:
@@ -469,7 +467,7 @@ def _run_rest(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, 
 def _move_time_out(entered: Any, old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
     if entered._task is old:
         entered._task = new
-        if entered.expired():  # it has cancelled the old task already, for the work alone
+        if entered.expired():  # it has already cancelled the old task; only the work was to be cancelled
             old.uncancel()
 
 
@@ -484,15 +482,15 @@ MOVES: Final[dict[type, Callable[[Any, asyncio.Task[Any], asyncio.Task[Any]], No
     asyncio.Timeout: _move_time_out,
     asyncio.TaskGroup: _move_group,
 }
-"""How to tell of a new task what keeps the one in which it was entered, by its type."""
+"""By type of async context manager, the function that moves it from the task in which it was entered to a new one."""
 
 
 def _take_along(work: Coroutine[Any, Any, Any], old: asyncio.Task[Any], new: asyncio.Task[Any]) -> None:
-    """Let the time-outs, task groups and blocks that work is inside of cancel its new task, and not the old one.
+    """Let the timeouts, task groups and blocks that a coroutine has entered cancel its new task, and not the old one.
 
-    They keep the task in which they were entered, and asyncio cannot be told of another. What a suspended coroutine has
-    entered is on its stack, which only the collector sees: the method that leaves it, or, from Python 3.14 on, the
-    object and its function.
+    They store the task in which they were entered, and asyncio has no call to change it. The context managers that a
+    suspended coroutine has entered are on its stack, which only the garbage collector can read: it holds the bound
+    method ``__aexit__`` or, from Python 3.14 on, the object and the function.
     """
     suspended: list[Any] = [work]
     while suspended:

@@ -44,7 +44,7 @@ class FrozenView(SequenceView[T_co]):
         """View ``length`` items.
 
         Args:
-            length: How many.
+            length: Number of items.
             look_up: Returns one by its index.
             what: Names one of them in errors.
             brief: Whether its `repr` only counts the items, because writing them all out would take long.
@@ -120,7 +120,7 @@ class Node(msgspec.Struct, eq=False):
         number: The integer of its UUID.
         parent: The call inside which it was made.
         kind: Model call, tool call or child run.
-        name: Its label.
+        name: Label of the call.
         began: Monotonic instant at which it was decided.
         ending: How it ended; None while it is under way.
     """
@@ -178,7 +178,7 @@ class NodeRecord:
         node_id: UUID of the call.
         parent_id: The call inside which it was made, or None.
         kind: Model call, tool call or child run.
-        operation_name: Its label.
+        operation_name: Label of the call.
         start_ts: When it was decided, in UTC.
         end_ts: When it ended, or None while it is under way.
         status: ``running`` while it is under way; ``halted`` if it was refused.
@@ -223,7 +223,7 @@ class NodeStore:
         newer: The newest nodes. Code that appends here calls `rotate` once there are ``kept`` of them; a method that
             does both would cost every call.
         kept: Minimum number of newest nodes that are kept.
-        dropped: How many are no longer kept.
+        dropped: Number of items that are no longer kept.
         refused: How many of all were of calls that were refused.
     """
 
@@ -312,11 +312,11 @@ class Incidents:
     """An append-only list of safety events, and its listener.
 
     Attributes:
-        metadata: Who the chain belongs to.
+        metadata: Names and ids of the chain and its owner.
         listener: Told of every event, once.
         witness: Told of every event and of every call, here and in the contexts that are opened below; or None.
         events: The events, including those of the contexts below.
-        dropped: How many are no longer kept.
+        dropped: Number of items that are no longer kept.
         ended: Whether the context was aborted or closed, and with it all below.
     """
 
@@ -363,8 +363,8 @@ class Incidents:
         """Append an event here and above, and tell the listener, whose failure is reported and changes nothing.
 
         Args:
-            event: What happened.
-            lasting: Whether it is kept for good on this very record; above, it is an event like others.
+            event: The safety event.
+            lasting: Whether this record always keeps it; the records above treat it like any other event.
             from_above: Whether it came from above, where it is on record already.
 
         Raises:
@@ -459,7 +459,7 @@ class ContextSnapshot:
         usage: Everything it and its children used.
         stop: What ended it, or what ended its work, in full.
         parent_id: The chain around it, in which it counts, too; None for an outermost one.
-        apart: Whether it was made inside another context and stands apart from it: ``parent=None``.
+        apart: Whether it was made inside another context but is independent of it (``parent=None``).
         calls_refused: Its calls that were refused. A stop is one event, however many calls it refuses.
     """
 

@@ -258,8 +258,8 @@ class LateResult(msgspec.Struct, eq=False):
         call: The call.
         booked: What was charged for it when it was abandoned.
         meter: Says what it cost.
-        ledger: Where to correct the charge.
-        clock: Where time comes from.
+        ledger: The ledger at which the charge is corrected.
+        clock: The source of time.
         forget: Called at the end: the call is no longer under way in any sense.
     """
 

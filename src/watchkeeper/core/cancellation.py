@@ -21,7 +21,8 @@ class Bell(threading.Event):
     """An event that may be set at any moment, also by a signal handler that interrupts its own `wait` or `set`.
 
     The lock of a plain event is not reentrant: a handler that sets the event while its thread holds that lock waits for
-    ever. Here nothing is held: whoever waits takes a lock that `set` releases, and passes it on.
+    ever. Here no method holds a lock: a waiting thread acquires a lock that `set` releases, and releases it again at
+    once.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class Bell(threading.Event):
         return self._is_rung
 
     def set(self) -> None:
-        """Wake whoever waits; harmless if it is set already."""
+        """Wake the waiting thread; no effect if it is set already."""
         self._is_rung = True
         with suppress(RuntimeError):  # released before
             self._turn.release()

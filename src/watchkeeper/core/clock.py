@@ -11,7 +11,6 @@ import asyncio
 import bisect
 import heapq
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from typing import ClassVar, Final, Protocol
 
 from watchkeeper.core.alarms import Alarms
 from watchkeeper.core.errors import LimitsError
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.quantities import DurationLike, duration
 from watchkeeper.core.type_tags import own_value
 
@@ -63,8 +63,7 @@ class Clock(Protocol):
 
 
 ALARMS: Final = Alarms(time.monotonic)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=ALARMS.forget_thread)
+in_forked(ALARMS.forget_thread)
 
 
 class SystemClock:
@@ -104,7 +103,8 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 _ROUNDS: Final = 20
-"""Loop turns for which a sleeper lets others run before it moves the clock: one for each await in a chain of awaits."""
+"""Turns of the loop that a sleeper waits before it advances the clock, so that other tasks run first; a chain of
+awaits needs one turn for each await."""
 
 
 @dataclass(slots=True, eq=False)
@@ -243,8 +243,9 @@ class TestClock:
 class Deadline:
     """A moment at which work must be over.
 
-    One that was given as a length is over when the monotonic clock says so; one that was given as a moment, when either
-    clock says so, from when it is `bound`. ``until`` and ``wall`` hold in this process: never compared nor stored.
+    A deadline that was given as a length is measured with the monotonic clock. A deadline that was given as a moment
+    is over when either clock reaches it, once it is `bound`. ``until`` and ``wall`` are valid in this
+    process only and are never compared or stored.
 
     Attributes:
         at: The moment, for people and other machines; it must carry a time zone, and is held in UTC.

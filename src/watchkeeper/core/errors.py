@@ -127,7 +127,7 @@ class PromptEvaluationError(WatchkeeperError):
 
     Args:
         message: What happened, with the value, and what to do.
-        phase: Where it happened.
+        phase: The phase of the evaluation in which it happened.
         prompt_name: ``ns/key`` of the prompt, if known.
         provider_payload: Facts for the host's log; deadline errors carry the cutoff under ``"deadline"``.
     """
@@ -336,8 +336,8 @@ class Stop:
 
     Attributes:
         reason: One of the known reasons.
-        source: Who decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer``, ``store`` or
-            ``caller``.
+        source: The part that decided: ``gate``, ``hook``, ``loop``, ``provider``, ``checker``, ``observer``, ``store``
+            or ``caller``.
         limit: Name of the limit that was reached (a field of Limits), if one was.
         value: The ceiling, as text with its unit ("$2.00", "1h", "500,000 tokens").
         message: One sentence for a person.

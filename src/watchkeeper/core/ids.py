@@ -7,13 +7,13 @@ return the same identifier.
 
 from __future__ import annotations
 
-import os
 import random
 from typing import Final, Protocol
 from uuid import UUID, SafeUUID
 
 import msgspec
 
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.type_tags import own_value
 
 _RANDOM_BITS: Final = ~(0xF000 << 64 | 0xC000 << 48)
@@ -68,8 +68,7 @@ class RandomIds:
 
 SYSTEM_IDS: Final = RandomIds()
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=SYSTEM_IDS.random.seed)
+in_forked(SYSTEM_IDS.random.seed)
 
 
 @own_value("run_context")
@@ -78,10 +77,10 @@ class RunContext(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         run_id: Unique to this run.
-        request_id: What the caller asked for; shared by all runs that serve it.
+        request_id: Id of the caller's request; shared by all runs that serve it.
         session_id: The session the run writes to.
         attempt: 1 for the first try of a stored run.
-        worker_id: Which worker runs it.
+        worker_id: Id of the worker that runs it.
         trace_id: 32 hex digits, shared by a run and its children.
         span_id: 16 hex digits, this run's own.
         parent_span_id: The parent's span, or None at the root.

@@ -20,7 +20,7 @@ def public_names(
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a front.
 
     Args:
-        front: Its ``__name__``.
+        front: The ``__name__`` of the front.
         names_by_module: Maps a module path (without ``watchkeeper.``) to its names, separated by spaces.
     """
     modules = {name: module for module, names in names_by_module.items() for name in names.split()}

@@ -248,10 +248,10 @@ def hold_headers(headers: Mapping[str, Any] | None, *, passing: bool = False) ->
         scheme, _, rest = value.partition(" ") if "authorization" in name.lower() else ("", "", value)
         hold(rest.strip() or scheme, passing=passing)
         if scheme.lower() == "basic":
-            _hold_basic(rest.strip())
+            _hold_basic(rest.strip(), passing=passing)
 
 
-def _hold_basic(text: str) -> None:
+def _hold_basic(text: str, *, passing: bool) -> None:
     """Register the password of basic authentication, which is only base64-encoded, not encrypted."""
     import base64
 
@@ -259,7 +259,7 @@ def _hold_basic(text: str) -> None:
         info = base64.b64decode(text, validate=True).decode()
     except ValueError:
         return
-    hold(info, info.partition(":")[2])
+    hold(info, info.partition(":")[2], passing=passing)
 
 
 def hold_variables(environ: Mapping[str, str]) -> None:

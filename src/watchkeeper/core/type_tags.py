@@ -106,7 +106,7 @@ def _today(tag: str) -> str:
 
 
 def _moved(tag: str) -> type | None:
-    """Return the one imported class of ours with that name, for a tag that names the class's former module."""
+    """Return the one imported class of Watchkeeper with that name, for a tag that names the class's former module."""
     former = _FORMER.fullmatch(tag)
     if former is None:
         return None

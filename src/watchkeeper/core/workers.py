@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import threading
 from collections.abc import Callable
 from contextvars import Context, copy_context
@@ -22,13 +21,14 @@ import msgspec
 
 from watchkeeper.core.cancellation import Bell, CancellationToken
 from watchkeeper.core.clock import Clock, Timer
+from watchkeeper.core.forks import in_forked
 from watchkeeper.core.text import CrashError
 
 T = TypeVar("T")
 
 
 class BreakOut(BaseException):
-    """A signal of ours that must pass through every layer that retries or records failures.
+    """An exception of Watchkeeper that must pass through every layer that retries or records failures.
 
     Attributes:
         is_local: Whether the run in which it was raised treats it as a failure of the code that raised it; if not,
@@ -39,7 +39,7 @@ class BreakOut(BaseException):
 
 
 PASSING: Final = (SystemExit, KeyboardInterrupt, BreakOut)
-"""Exceptions that end the program, or a block of ours, no matter which code raised them."""
+"""Exceptions that end the program, or one of Watchkeeper's blocks, no matter which code raised them."""
 
 
 def has_passing(error: BaseException) -> bool:
@@ -129,7 +129,7 @@ class Job(Generic[T]):
         """Run it on this thread unless it was withdrawn; keep only its result."""
         claimed = self._claim.acquire(blocking=False)
         fn, context, on_done = self._fn, self._context, self._on_done
-        if not claimed and (self.withdrawn or on_done is not None):  # the second case: it is being withdrawn just now
+        if not claimed and (self.withdrawn or on_done is not None):  # the second case: it is being withdrawn now
             return
         self._fn = self._context = self._on_done = None
         if fn is None or context is None or on_done is None:
@@ -221,8 +221,7 @@ class WorkerPool:
 
 
 WORKERS: Final = WorkerPool()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=WORKERS.forget_threads)
+in_forked(WORKERS.forget_threads)
 
 
 class _Handover(Generic[T]):
@@ -307,7 +306,7 @@ async def run_in_worker(
     Cancelling the wait returns at once. A job that has not begun by then never begins; otherwise it runs to its end.
 
     Args:
-        fn: What to call.
+        fn: The callable.
         *args: Its positional arguments.
         on_late: Called with value and error if they come after the wait ended; on the worker's thread, or on the one
             that cancelled if both happened together. Never called if the callable did not begin.
@@ -331,7 +330,7 @@ async def run_in_worker(
             return
         if job.error is None:
             future.set_result(job.value)  # type: ignore[arg-type]
-        elif isinstance(job.error, GeneratorExit):  # unchanged, it would close the awaiting coroutines
+        elif isinstance(job.error, GeneratorExit):  # raised unchanged, it would close the coroutines that wait
             future.set_exception(CrashError(job.error))
         else:
             future.set_exception(job.error)
@@ -358,7 +357,7 @@ async def run_in_worker(
 
 
 async def _impatiently(future: asyncio.Future[T], patience: Patience) -> T:
-    """Wait for a future until patience ends."""
+    """Wait for a future until ``patience`` ends; then raise TimeoutError."""
     loop, clock = asyncio.get_running_loop(), patience.clock
     timer: Timer | None = None
 
@@ -372,7 +371,8 @@ async def _impatiently(future: asyncio.Future[T], patience: Patience) -> T:
         if clock.monotonic() >= until:
             give_up()
         elif until != math.inf:
-            timer = Context().run(clock.call_at, until, look)  # a timer, even cancelled, keeps its context
+            # In an empty context, because a timer keeps a reference to its context even when it is cancelled.
+            timer = Context().run(clock.call_at, until, look)
 
     def give_up_from_anywhere(_: str) -> None:
         call_in_loop(loop, give_up)

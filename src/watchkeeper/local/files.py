@@ -64,7 +64,7 @@ def bundled_model_file(model: SplitModel = BUNDLED_MODEL, cache: Path | None = N
     """Return the joined and verified model file, making it if it is not there; takes seconds the first time.
 
     Args:
-        model: Which model.
+        model: The model whose file is returned.
         cache: Folder for the joined file, or None for the user's cache folder.
 
     Raises:

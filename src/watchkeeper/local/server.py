@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from watchkeeper.core.errors import MissingExtraError, ProviderError, ProviderFault
+from watchkeeper.core.forks import ModuleLock, in_forked
 
 PROVIDER: Final = "local"
 ENGINE_PACKAGES: Final = ("xllamacpp", "openai", "aiohttp")
@@ -59,7 +60,7 @@ class EngineAddress:
         url: Address without a path.
         key: The key that it requires, so that no other user of the machine can use it.
         pid: The engine's process.
-        newlines: Tokens that begin an indented line; JSON needs none of them, and is a third shorter without.
+        newlines: Tokens that begin an indented line; without them JSON is a third shorter and still valid.
     """
 
     url: str
@@ -77,7 +78,7 @@ class LocalServer:
     """One engine process, started when it is first needed and again after it died.
 
     Args:
-        options: What to start.
+        options: The options with which the engine is started.
     """
 
     def __init__(self, options: EngineOptions) -> None:
@@ -89,7 +90,7 @@ class LocalServer:
         self.log: Path | None = None
 
     def address(self) -> EngineAddress | None:
-        """Return where the engine answers; None if it does not run, or is that of the process this one forked from."""
+        """Return the engine's address; None if it does not run, or belongs to the process that this one forked from."""
         process = self._process
         alive = process is not None and self._owner == os.getpid() and process.poll() is None
         return self._address if alive else None
@@ -123,6 +124,10 @@ class LocalServer:
         with self._lock:
             self._discard()
 
+    def renew_lock(self) -> None:
+        """Replace the lock in a forked process: a thread that held it is not there to release it."""
+        self._lock = threading.Lock()
+
     def _start(self) -> EngineAddress:
         with open_log() as log:
             self.log = Path(log.name)
@@ -133,6 +138,7 @@ class LocalServer:
                     [sys.executable, "-P", str(ENGINE), options],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
+                    bufsize=0,  # a buffer has a lock, which a process that is forked meanwhile could not get
                     stderr=log,
                     # A Ctrl-C in the terminal is for the parent alone.
                     start_new_session=True,
@@ -256,7 +262,7 @@ class SharedServers:
 
     def __init__(self) -> None:
         """Start with none."""
-        self._lock = threading.Lock()
+        self._lock = ModuleLock()
         self._held: dict[EngineOptions, tuple[LocalServer, int]] = {}
 
     def acquire(self, options: EngineOptions) -> LocalServer:
@@ -283,6 +289,12 @@ class SharedServers:
         for server, _ in held.values():
             server.close()
 
+    def renew_locks(self) -> None:
+        """Let each engine be used in a forked process."""
+        for server, _ in self._held.values():
+            server.renew_lock()
+
 
 SERVERS: Final = SharedServers()
 atexit.register(SERVERS.close)
+in_forked(SERVERS.renew_locks)

@@ -226,7 +226,7 @@ def read_step(reply: ModelReply, plan: StepPlan, position: int) -> ModelReply:
 
     Args:
         reply: The reply, with all that the model wrote as its text.
-        plan: What it was asked for.
+        plan: The plan of the step: what the model was asked for.
         position: Index of the answer in the transcript; used to name the call.
     """
     raw = reply.message.text
@@ -405,11 +405,11 @@ def description_of(part: Schema, definitions: Mapping[str, Schema]) -> str:
 
 
 def type_words(part: Any, definitions: Mapping[str, Schema], within: tuple[str, ...] = ()) -> str:
-    """Return a type in few words.
+    """Return a short description of a type.
 
     Args:
         part: The type's schema.
-        definitions: What its references refer to.
+        definitions: The schemas that the references in it name.
         within: Names of the definitions that are being described, so that a recursive type ends.
     """
     if not isinstance(part, Mapping):

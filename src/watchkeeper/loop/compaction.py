@@ -56,7 +56,7 @@ LARGEST_SHARE: Final = 1 / 6
 """Share of the room that one message may take where the middle is left out."""
 
 NOTE_BYTES: Final = 80
-"""Room for a note of what is left out."""
+"""Bytes reserved for the note that names what is left out."""
 
 SEPARATOR: Final = "\n\n"
 
@@ -67,7 +67,7 @@ class Piece:
 
     Attributes:
         head: The speaker, or the tool whose result it is.
-        text: What was said or returned.
+        text: The text that was said or returned.
         lookup: Whether it can be looked up again.
     """
 
@@ -85,7 +85,7 @@ def excerpt(messages: Iterable[Message], room: int) -> str:
     """Return messages as text.
 
     Args:
-        messages: What was said.
+        messages: The messages to shorten.
         room: Bytes that the text may have, as UTF-8.
     """
     pieces = [piece for message in messages for piece in pieces_of(message)]
@@ -243,7 +243,7 @@ def limits_left(status: BudgetStatus, turns_left: int | None) -> list[str]:
     """Say what is left of every limit that holds.
 
     Args:
-        status: What the gate says.
+        status: The budget status that the gate reports.
         turns_left: Model turns that are left, or None without a ceiling.
     """
     said: list[str] = []
@@ -268,16 +268,16 @@ TIME_SHARE: Final = 0.3
 LEAST_TIME: Final = timedelta(seconds=1)
 
 LARGEST_SEGMENT: Final = 0.75
-"""Share of the room for a conversation that a new segment may take: more would be full again too soon."""
+"""Share of the room for a conversation that a new segment may take; with more, the context would soon be full again."""
 
 KEPT_SHARE: Final = 0.2
-"""Share of that room for the newest messages, as they are."""
+"""Share of the room for a conversation that the newest messages, kept unchanged, may take."""
 
 TASK_SHARE: Final = 0.25
-"""Share of what the child reads that the task may take."""
+"""Share of the text for the child run that the task may take."""
 
 MARGIN: Final = 0.9
-"""Share of the window that is counted on, because sizes are guesses until the provider has counted."""
+"""Share of the window that is used, because sizes are estimates until the provider has counted."""
 
 LEAST_READ: Final = 1_000
 """Minimum bytes of a conversation that the child must be able to read for a useful summary."""
@@ -292,7 +292,7 @@ THINNEST: Final = 0.25
 
 
 class NoSummaryError(Exception):
-    """The conversation cannot be compacted; says why."""
+    """The conversation cannot be compacted; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ class Compaction:
         """Note the places of the run's own prompt in the transcript, before the first reply.
 
         Args:
-            scope: What the run works within.
+            scope: The scope of the run: session, gate, clock, files.
             models: Which model is asked, and how much it holds.
             transcript: The conversation, with the prompt at its end.
             children: Starts the run that makes a summary.
@@ -415,7 +415,7 @@ class Compaction:
             while room >= LEAST_READ and estimate_call(fixed + room, cap, 0, price).nanos(cap) > nanos:
                 room = int(room * 0.9)
         if room < LEAST_READ:
-            raise NoSummaryError("a tenth of what is left does not pay for a summary, or the model holds too little")
+            raise NoSummaryError("a summary costs more than a tenth of what is left, or the model holds too little")
         task = shortened("\n\n".join(message.text for message in opening), int(room * TASK_SHARE))
         task_bytes = len(task.encode("utf-8", "replace"))
         prompt = summary_prompt(task, excerpt(said, room - task_bytes))

@@ -242,7 +242,7 @@ class _Driver:
 def _check_size(output: object, text: str) -> None:
     """Refuse an answer that the log could not keep because of what the model wrote.
 
-    What has no form whatever the model writes, because of its type, is no fault of the answer.
+    A value that cannot be written because of its type, whatever the model answers, is not the answer's fault.
     """
     try:
         check(output, deepest=MOST_RESULT_LEVELS)

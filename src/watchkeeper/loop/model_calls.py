@@ -61,8 +61,8 @@ class Turn(msgspec.Struct, frozen=True):
     Attributes:
         number: 1 for the first of the run.
         phase: ``landing`` for the last turn, after a limit.
-        worst: What it may cost.
-        landing: What the landing turn would need after this one; None if there is to be no landing turn.
+        worst: The most that the turn may cost.
+        landing: Worst case of the landing turn after this one; None without a landing turn.
     """
 
     number: int
@@ -257,11 +257,10 @@ class ModelCalls:
                 return UnansweredError(DEGRADED, refused)
             return WorkStoppedError(refused, error)
         if stop is not None:
-            passes = stop.source == "hook" and outcome.decision is Decision.HALT and may_pass_on(error)
             said = "".join(heard) or (outcome.value.message.text if outcome.value is not None else "")
             text = said if said.strip() and stop.source != "hook" else ""
             self._record_failure(turn, number, stop.reason, stop.message, None, text)
-            if passes and may_pass_on(error):
+            if stop.source == "hook" and outcome.decision is Decision.HALT and may_pass_on(error):
                 return UnansweredError(error.fault, stop, error)
             return WorkStoppedError(stop, error, text)
         if outcome.decision is Decision.DEGRADE:

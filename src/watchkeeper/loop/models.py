@@ -84,7 +84,7 @@ class InputBound:
         return self._known
 
     def _begin_segment(self, transcript: Transcript) -> None:
-        """Count a new segment: the provider has counted none of it yet, nor what its messages send back unchanged."""
+        """Count a new segment: the provider has counted neither its messages nor the data that they send back."""
         self._segment = transcript.segment
         self._learned = None
         self._counted = self._most = 0
@@ -121,10 +121,10 @@ class InputBound:
         return self._counted + likely_tokens(self._known - self._counted, density)
 
     def likely(self) -> int | None:
-        """Return a fair guess of the input's tokens (a third of the bytes that are not counted yet), for judging
-        whether the context will overflow; None before the provider has counted anything.
+        """Return a fair guess of the input's tokens, for judging whether the context will overflow; None before the
+        provider has counted anything.
         """
-        return self._counted + (self._known - self._counted) // 3 if self._counted else None
+        return self.guess(None) if self._counted else None
 
     def _images(self, message: Message) -> int:
         if not isinstance(message, UserMessage):
@@ -201,8 +201,8 @@ def counted_usage(reply: ModelReply, worst: Estimate, granted: int) -> TokenUsag
     charged. The reply is kept in any case, and no reply is free.
 
     Args:
-        reply: What was answered.
-        worst: What the call may use.
+        reply: The reply of the model.
+        worst: The most that the call may use.
         granted: The output tokens that the gate granted.
     """
     usage = reply.usage
@@ -242,14 +242,14 @@ class ModelInUse:
     """One model as a run asks it.
 
     Attributes:
-        model: Who answers.
+        model: The model that answers.
         price: Its price, or None if unknown.
         service: Name of the circuit breaker that watches it.
         label: ``provider:name``.
         degraded: Whether it is the cheaper model that hooks may ask for.
         cap: Output cap of its replies.
         landing_cap: The same for a landing turn.
-        request: What is the same in all its requests.
+        request: The parts that are the same in all its requests.
         bound: The upper bound of its input.
     """
 
@@ -286,7 +286,7 @@ class ModelInUse:
         """Return the request of a call: what every call repeats, and what the gate granted this one.
 
         Args:
-            ticket: What was granted.
+            ticket: The ticket of the admitted call, with its granted output tokens.
             heard: Gets the pieces of text that are streamed, with or without a listener.
             landing: Whether it is the last turn.
         """

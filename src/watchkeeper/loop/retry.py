@@ -120,8 +120,8 @@ async def call_through(scope: RunScope, request: CallRequest, work: Work[T], met
     """Pass the gate with a call; where a hook said RETRY or QUEUE, ask again until it is admitted or refused for good.
 
     Args:
-        scope: What the run works within.
-        request: What is asked, the same every time.
+        scope: The scope of the run: session, gate, clock, files.
+        request: The request, the same for every attempt.
         work: What runs if the call is admitted.
         meter: Returns what the call cost.
     """
@@ -166,7 +166,7 @@ CIRCUIT_OPEN: Final = "circuit_open"
 """Why a model is passed over: its breaker lets nothing through."""
 
 UNASKED: Final = frozenset({DEGRADED, CIRCUIT_OPEN})
-"""Reasons for which a model was not even asked."""
+"""Reasons of stops before the model was asked."""
 
 OWN_FAULTS: Final = frozenset({"context_full", "bad_request"})
 """Faults of the request itself: another model would fail with the same fault."""

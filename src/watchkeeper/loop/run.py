@@ -56,7 +56,7 @@ async def execute(plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive)
     """Run to the end and return the result; the caller that opened the gate closes it.
 
     Args:
-        plan: What to do.
+        plan: The inputs of the run.
         scope: Session, gate, clock and files of the run.
         drive: Does the work between the events of the run's start and its end; the loop by default.
 
@@ -213,8 +213,8 @@ class Adapter:
         """Wrap a model.
 
         Args:
-            model: Who answers.
-            settings: How it is asked.
+            model: The model that answers.
+            settings: The settings of its requests.
             price: What it charges; needed under a cost ceiling unless the model is free.
             clock: Time.
             ids: Identifiers.
@@ -352,7 +352,7 @@ def children_outside_runs(
         run_context: Identifiers of the caller, to which the children's refer; fresh ones by default.
         nested: What nested evaluations may do.
         tracker: A budget that is shared with other evaluations, or None.
-        ids: Where identifiers come from.
+        ids: The source of identifiers.
 
     Raises:
         BudgetExceededError: If the tracker's budget is used up.

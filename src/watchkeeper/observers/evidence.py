@@ -46,7 +46,7 @@ def line_of(call: ToolInvoked, index: int, *, errors: bool = False) -> str:
     """Return one call in a line: ``#12 edit_file(path='a.py', text='import os ...')``.
 
     Args:
-        call: Which call.
+        call: The call to describe.
         index: Its number in the session, from 1.
         errors: Whether to add the error message.
     """

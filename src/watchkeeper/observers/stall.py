@@ -144,7 +144,7 @@ class StallDetector:
         return max(LONGEST, self.window + MEMORY, 2 * self.rounds, 3 * self.fruitless, self.repeats)
 
     def _may_end(self, recent: Sequence[CallDigest], place: int) -> bool:
-        """Return whether a pattern may end with a call, by the arguments of the calls alone, which is fast."""
+        """Return whether a pattern may end with a call; a fast check that compares only the arguments of calls."""
         call, there = recent[place], place + 1
         if there >= self.window and self._may_be_nothing_new(recent, place):
             return True

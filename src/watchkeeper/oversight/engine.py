@@ -60,7 +60,7 @@ class Oversight:
 
         Args:
             plan: The plan of the run; its sources are used.
-            scope: What the run works within.
+            scope: The scope of the run: session, gate, clock, files.
             switch_model: Goes on with the model of a source's escalation; returns its label, or None if it cannot.
             children: Starts the runs that a source asks for.
         """
@@ -309,7 +309,7 @@ class Oversight:
             source.grave = 0
 
     def _named(self, *names: str) -> Sequence[Source]:
-        """Return the named sources that this run has: an earlier run of the session may have had others."""
+        """Return the sources with these names, without those that only an earlier run of the session had."""
         return [self._by_name[name] for name in names if name in self._by_name]
 
 

@@ -265,7 +265,7 @@ class Looks:
     """
 
     def __init__(self, sources: Sequence[Source], wants: bool, round_: Round) -> None:
-        """Begin before the first of them; ``wants`` says that the first one's ``should_run`` returned True already."""
+        """Begin before the first source; ``wants`` says that its ``should_run`` has already returned True."""
         self._sources = sources
         self._wants = wants
         self._round = round_
@@ -276,7 +276,7 @@ class Looks:
         self.runs: list[SourceRan] = []
 
     def __call__(self) -> None:
-        """Ask them, one after the other."""
+        """Ask the sources, one after the other; runs on a worker thread."""
         round_, lock, wants = self._round, self._lock, self._wants
         for source in self._sources:
             ran = look(source, wants, round_)
@@ -386,7 +386,7 @@ def silent(source: Source) -> SourceRan | None:
 
 
 def _checked(source: Source, said: object, round_: Round) -> SourceRan | None:
-    """Check and stamp what was said."""
+    """Check the advice of a source, and add its time and call index."""
     if said is None:
         return silent(source)
     expected = Assessment if source.is_observer else Feedback

@@ -192,7 +192,7 @@ def render_block(advices: Iterable[Advice], call_index: int) -> str:
     """Merge what several sources say into one block of markdown.
 
     Args:
-        advices: What they say, in order.
+        advices: The advice of the sources, in order.
         call_index: Number of tool calls so far.
     """
     lines = ["## Trajectory Assessment", "", f"_Generated after tool call #{call_index}_"]
@@ -239,7 +239,7 @@ def check_source_name(name: object, whose: str) -> None:
         shown = f"{name[:NAME_CHARS]!r}" + ("..." if len(name) > NAME_CHARS else "")
         raise ObserverError(
             f"the name {shown} of {whose} must be one line of at most {NAME_CHARS} printable characters, without blanks"
-            " around it: it stands in a heading that the agent reads"
+            " around it, because it is part of a heading that the agent reads"
         )
 
 

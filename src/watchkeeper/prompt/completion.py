@@ -271,7 +271,7 @@ class PredicateChecker:
 Mode = Literal["all", "any"]
 
 DECIDES: Final[dict[Mode, CompletionStatus]] = {"all": "incomplete", "any": "complete"}
-"""By mode, the verdict of one part that is the verdict of the whole."""
+"""By mode, the verdict that decides the whole as soon as one part gives it."""
 
 OTHERWISE: Final[dict[Mode, CompletionStatus]] = {"all": "complete", "any": "incomplete"}
 """By mode, the verdict of the whole if every part has the other verdict."""

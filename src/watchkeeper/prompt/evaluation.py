@@ -71,9 +71,9 @@ class PromptDeadlineAssigned(msgspec.Struct, frozen=True):
     """An evaluation has a deadline.
 
     Attributes:
-        prompt_name: Which prompt.
+        prompt_name: Name of the prompt; ``ns/key`` if it has no name of its own.
         deadline: The moment, normalised to UTC.
-        session_id: Which session.
+        session_id: Id of the session.
         created_at: When it was assigned.
     """
 
@@ -88,12 +88,12 @@ class PromptRendered(msgspec.Struct, frozen=True):
     """A prompt was rendered; with it a transcript begins.
 
     Attributes:
-        prompt_name: Which prompt.
+        prompt_name: Name of the prompt; ``ns/key`` if it has no name of its own.
         messages: The first messages of the transcript.
         tool_names: Tools on offer.
         adapter: Name of the adapter that evaluates it.
-        session_id: Which session.
-        created_at: When.
+        session_id: Id of the session.
+        created_at: The time of the event.
     """
 
     prompt_name: str
@@ -109,13 +109,13 @@ class PromptExecuted(msgspec.Struct, frozen=True):
     """An evaluation ended with an answer.
 
     Attributes:
-        prompt_name: Which prompt.
+        prompt_name: Name of the prompt; ``ns/key`` if it has no name of its own.
         adapter: Name of the adapter that evaluated it.
         output: The typed answer, or None if it was not parsed.
         text: The model's final text.
         usage: Tokens of the whole evaluation.
-        session_id: Which session.
-        created_at: When.
+        session_id: Id of the session.
+        created_at: The time of the event.
         remaining_seconds: Time left to the deadline, or None without one.
     """
 
@@ -136,7 +136,7 @@ class EvaluateOptions(TypedDict, total=False):
         session: Where to record; a fresh session by default. A `Budget` in it tightens the limits.
         bus: A second dispatcher for the events, besides the session's own.
         deadline: When it must be over: with a time zone, and at least a second from now.
-        budget: What it may spend.
+        budget: The limits of the evaluation.
         budget_tracker: A budget that is shared with other evaluations; what is used is added to it.
         run_context: Identifiers to run under; fresh ones by default.
         parse_output: Whether to read the final text as the prompt's output type; True by default.
@@ -167,7 +167,7 @@ class PromptResponse(Generic[OutputT]):
     """The result of an evaluation.
 
     Attributes:
-        prompt_name: Which prompt.
+        prompt_name: Name of the prompt; ``ns/key`` if it has no name of its own.
         output: The typed answer; None with ``parse_output=False``.
         text: The model's final text.
         usage: Tokens of the whole evaluation.
@@ -413,7 +413,7 @@ def derive_nested_deadline(
     Args:
         parent_deadline: The parent's deadline, or None.
         max_nested_duration: The nested run's own time, from now.
-        clock: Where time comes from.
+        clock: The source of time.
     """
     parent = Deadline(parent_deadline) if isinstance(parent_deadline, datetime) else parent_deadline
     own = Deadline.after(duration(max_nested_duration, "max_nested_duration"), clock)
@@ -427,7 +427,7 @@ def nested_limits(deadline: Deadline | None, longest: timedelta, budget: Budget 
         deadline: When it must be over, or None.
         longest: The longest that it may take in any case.
         budget: What it may spend; None for what its parent has left.
-        clock: Where time comes from.
+        clock: The source of time.
     """
     own = NESTED_LIMITS if budget is None else tighten(NESTED_LIMITS, budget.as_limits(), clock)
     ends = earliest(derive_nested_deadline(deadline, longest, clock=clock), own.start(clock), clock=clock)

@@ -55,7 +55,7 @@ TREND_SPAN: Final = 3
 
 
 class _OfSession(msgspec.Struct, frozen=True):
-    """What is given first to every context of a source: the session, by position."""
+    """The first positional argument of every context of a source: the session."""
 
     session: Session
 
@@ -119,7 +119,7 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
         """Return the newest tool calls, the oldest of them first.
 
         Args:
-            n: How many at most.
+            n: Maximum number of calls.
         """
         calls = self.session[ToolInvoked].all()
         return calls[max(len(calls) - max(n, 0), 0) :]
@@ -128,7 +128,7 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
         """Return the share of failures among the newest calls; 0.0 if there are none.
 
         Args:
-            window: How many calls to look at.
+            window: Number of calls to look at.
         """
         recent = self.recent_tool_calls(window)
         return sum(not is_success(call) for call in recent) / len(recent) if recent else 0.0
@@ -388,7 +388,7 @@ class ObserverConfig(Configured):
     """A trajectory observer in a template.
 
     Attributes:
-        observer: Who observes.
+        observer: The observer.
         trigger: When it is asked.
         max_age_calls: After this number of later tool calls, an undelivered assessment is dropped.
         time_limit: What one look may take; an observer that takes longer is off for the rest of the run.
@@ -407,7 +407,7 @@ class FeedbackProviderConfig(Configured):
     """A feedback provider in a template; all else as in `ObserverConfig`.
 
     Attributes:
-        provider: Who gives feedback.
+        provider: The feedback provider.
         trigger: When it is asked.
         max_age_calls: After this number of later tool calls, undelivered feedback is dropped.
         time_limit: What one look may take; longer by default, because providers may ask a model.

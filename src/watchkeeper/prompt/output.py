@@ -37,7 +37,7 @@ WRAPPED: Final = "value"
 """Field that holds an answer which is not an object by itself."""
 
 MOST_VALUES: Final = 150_000
-"""Most values in an answer; no model writes so many."""
+"""Maximum number of values in an answer; no model writes as many."""
 
 _MOST_ATTEMPTS: Final = 64
 _MOST_READ: Final = 8_000_000
@@ -111,7 +111,7 @@ def parse_output(text: str, type_: type[T]) -> T:
     """Read a model's final text as a value of the output type.
 
     Args:
-        text: What the model answered.
+        text: The text of the model's answer.
         type_: The output type; ``str`` returns the text unchanged.
 
     Raises:
@@ -177,7 +177,7 @@ def _candidates(text: str, broken: re.Pattern[str]) -> Iterator[str]:
     """Yield the whole text if it is JSON, else the outermost JSON objects and lists in it.
 
     Args:
-        text: What the model answered.
+        text: The text of the model's answer.
         broken: How the answer begins, also where it is no valid JSON.
 
     Raises:

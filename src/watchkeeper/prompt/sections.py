@@ -143,7 +143,7 @@ class Bindings:
     __slots__ = ("_owners", "params", "variables")
 
     def __init__(self, params: Mapping[type[Any], Any], variables: Mapping[str, Any]) -> None:
-        """Look things up in these; neither is copied or changed."""
+        """Look values up in these two mappings; neither is copied or changed."""
         self.params = params
         self.variables = variables
         self._owners = field_owners(params)

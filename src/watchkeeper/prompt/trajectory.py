@@ -51,7 +51,7 @@ class CallDigest(msgspec.Struct, frozen=True, gc=False):
         error: What went wrong, without the names and numbers in which failures of one kind differ; empty if nothing
             went wrong.
         paths: The first paths among its arguments, `PATHS_OF_A_CALL` at most.
-        at: When it ended.
+        at: The time at which the attempt ended.
         repeats_after: How many calls ago the same was done before; 0 if it was not among the kept calls.
     """
 

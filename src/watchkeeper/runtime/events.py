@@ -36,16 +36,16 @@ class RunStarted(msgspec.Struct, frozen=True):
     """A run began.
 
     Attributes:
-        run_context: Its identifiers.
+        run_context: The identifiers of the run.
         prompt_name: ``ns/key`` of its prompt.
         model: ``provider:name``.
         limits: The limits in force, in words.
         deadline: The moment at which it must be over, if there is one.
-        started_at: When.
+        started_at: The time of the start.
         item: Which item of a run over many this is, if it is one.
         parent_run_id: The run over many that it belongs to, or inside which it was started, if there is one.
-        fallback: Who takes over when the model cannot answer, as ``provider:name``, in order.
-        apart: Whether it was started inside a run, a block or a context and stands apart from it: ``parent=None``.
+        fallback: The models that take over when the model cannot answer, as ``provider:name``, in order.
+        apart: Whether it was started inside a run, a block or a context but is independent of it (``parent=None``).
         limit_values: The same limits as values; None in a log that was written before there were any.
     """
 
@@ -78,7 +78,7 @@ class ModelReplied(msgspec.Struct, frozen=True):
         node_id: The admitted call at the gate.
         duration_ms: From request to reply.
         landing: Whether it was the last turn, after a limit.
-        created_at: When.
+        created_at: The time of the event.
     """
 
     turn: int
@@ -105,7 +105,7 @@ class ModelFailed:
         error: What the provider said.
         retry_in: Seconds until the next attempt, or None if there is none.
         node_id: The admitted call at the gate.
-        created_at: When.
+        created_at: The time of the event.
         model: ``provider:name`` of the one that was asked.
         text: The text that was streamed before a limit or an abort cut the turn off; it stays in the conversation.
     """
@@ -128,7 +128,7 @@ class CallEnded(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``llm`` for a model call; ``tool`` for any other, also a model request whose cost cannot be counted.
         name: The model, or the label of the call.
-        provider: Who was asked; empty if nobody was named.
+        provider: Name of the provider that was asked; empty if it is not known.
         status: ``ok``, ``error``, ``timeout``, ``aborted``, or ``halted`` if it was refused.
         usage: Tokens, as they were charged.
         cost_nanos: What was charged in nano-dollars; None if unknown.
@@ -136,7 +136,7 @@ class CallEnded(msgspec.Struct, frozen=True):
         stop_reason: Why it was refused or stopped, or None.
         error: What it raised, as text, or None.
         node_id: The call at the gate.
-        created_at: When.
+        created_at: The time of the event.
     """
 
     kind: str
@@ -163,7 +163,7 @@ class ModelSwitched:
         to_model: ``provider:name`` of the one that took over.
         reason: The fault of the provider, ``circuit_open``, or ``degraded`` for a hook's wish.
         why: The same in words.
-        created_at: When.
+        created_at: The time of the event.
     """
 
     turn: int
@@ -192,7 +192,7 @@ class CompletionChecked:
         verdict: ``verified``; ``rejected``: the agent is sent back, or has been sent back too often; or
             ``unverified``: the checker could not tell, failed, or had given no verdict when the run was over.
         explanation: Why.
-        created_at: When.
+        created_at: The time of the event.
     """
 
     verdict: CompletionState
@@ -215,7 +215,7 @@ class RunEnded(msgspec.Struct, frozen=True):
     """A run is over.
 
     Attributes:
-        run_id: Which run.
+        run_id: Id of the run.
         stop: Why it ended early, or None.
         output: The typed answer, or None.
         partial: What a stopped run had, or None.
@@ -224,7 +224,7 @@ class RunEnded(msgspec.Struct, frozen=True):
         usage: Everything it used, its children included.
         duration_ms: From start to end.
         remaining_seconds: Time left to the deadline, or None without one.
-        ended_at: When.
+        ended_at: The time of the end.
         turns: Model turns of this run alone; None where it was broken off, or another version wrote it.
     """
 
@@ -249,7 +249,7 @@ class StoreFailed:
     Attributes:
         error: Why.
         then: ``stop`` if the run ends for it, ``go_on`` if it goes on without its record.
-        created_at: When.
+        created_at: The time of the event.
     """
 
     error: str
@@ -276,10 +276,10 @@ class ManyStarted:
         limits: The ceilings over all items, in words.
         items: The items' labels, in order.
         concurrency: How many run at once.
-        started_at: When.
-        fallback: Who takes over when the model cannot answer, in order.
+        started_at: The time of the start.
+        fallback: The models that take over when the model cannot answer, in order.
         parent_run_id: The run inside which it was started, if there is one.
-        apart: Whether it was started inside a run, a block or a context and stands apart from it: ``parent=None``.
+        apart: Whether it was started inside a run, a block or a context but is independent of it (``parent=None``).
         limit_values: The same limits as values; None in a log that was written before there were any.
     """
 
@@ -302,12 +302,12 @@ class ItemEnded:
     """One item of a run over many is over.
 
     Attributes:
-        index: Which one, from 0.
-        item: Its label.
+        index: Number of the item, from 0.
+        item: Label of the item.
         run_id: Links to its log; None if it was never started.
         sentence: How it ended.
         stop: What ended it early, or None.
-        ended_at: When.
+        ended_at: The time of the end.
         verdict: The completion checker's last word on it.
     """
 
@@ -347,7 +347,7 @@ class SourceRan:
         source: Its name.
         outcome: ``advised``; ``silent``, after advice that counted for an escalation; ``failed``; or ``overran`` its
             time limit: it is then off for the rest of the run.
-        advice: What it said, or None.
+        advice: The advice of the source, or None.
         error: What it raised, or how long it took.
         marks: How many shares of its ``at_limit_share`` were passed at that moment, each counted for every limit.
     """
@@ -367,8 +367,8 @@ class ObserversRan:
     Attributes:
         call_index: Tool calls so far.
         runs: Those that spoke or failed, in the order in which they were asked.
-        created_at: When.
-        told: Whose advice was appended to the conversation, in the order of the template.
+        created_at: The time of the event.
+        told: Names of the sources whose advice was appended to the conversation, in the order of the template.
         text: What was appended: one block, as the agent is shown it; empty if nothing was.
         turn: The model turn before which it was appended; 0 if nothing was. If the run ended before that turn, a later
             run of the session reads it.
@@ -388,7 +388,7 @@ class AdviceAcknowledged:
     """The agent answered advice; its source is then silent for some calls, except for warnings about limits.
 
     Attributes:
-        source: Whose advice.
+        source: Name of the observer or feedback provider that gave the advice.
         action: ``acknowledge`` (seen, dealt with) or ``dismiss`` (does not apply).
         for_calls: Number of tool calls for which the source is silent.
         call_index: Tool calls so far, the answer included.
@@ -408,11 +408,11 @@ class EscalationTaken:
     """Advice was not followed, and the configured escalation was carried out.
 
     Attributes:
-        source: Whose advice.
+        source: Name of the observer or feedback provider that gave the advice.
         action: ``stop``, ``switch_model`` or ``call``.
         detail: What was done, in a sentence.
         call_index: Tool calls so far.
-        created_at: When.
+        created_at: The time of the event.
     """
 
     source: str
@@ -436,13 +436,13 @@ class ChildStarted:
     Attributes:
         run_context: The child's identifiers: this run's trace, a span of its own whose parent is this run's.
         parent_run_id: This run.
-        kind: What the child is for.
+        kind: The purpose of the child.
         prompt_name: ``ns/key`` of its prompt.
         model: ``provider:name`` of its model.
         depth: Its nesting depth: how many runs are above it.
         limits: The limits it got, in words.
         call_id: The tool call that asked for it, or None.
-        started_at: When.
+        started_at: The time of the start.
         limit_values: The same limits as values; None in a log that was written before there were any.
     """
 
@@ -464,16 +464,16 @@ class ChildEnded:
     """A run below this one is over.
 
     Attributes:
-        run_id: Which one; the key of its log.
+        run_id: Id of the child run; the key of its log.
         parent_run_id: This run.
-        kind: What it was for.
+        kind: The purpose of the child.
         prompt_name: ``ns/key`` of its prompt.
         stop: Why it ended early, or None.
         completion: Its checker's verdict, or ``unchecked``.
         usage: Everything it used, the runs below it included; counted in this run's usage too, once.
         duration_ms: From its start to its end.
         said: How it ended, in a sentence.
-        ended_at: When.
+        ended_at: The time of the end.
     """
 
     run_id: UUID
@@ -503,7 +503,7 @@ class ContextCompacted:
         tokens_after: An estimate of those of the new one.
         run_id: The child run that made the summary.
         turn: The model turn that reads the new segment first.
-        created_at: When.
+        created_at: The time of the event.
     """
 
     segment: int
@@ -532,12 +532,12 @@ def log_end(
     """Write one structured log line about the end of a run.
 
     Args:
-        line: Its name.
-        ids: Which run.
+        line: The name of the log line.
+        ids: The identifiers of the run.
         prompt: ``ns/key`` of the run's prompt.
         stop: Why it ended early, or None.
-        completion: Its checker's verdict.
-        usage: What it used.
+        completion: The verdict of the completion checker.
+        usage: The usage of the run.
         **more: What else the line says, such as times.
     """
     if is_logged(logging.INFO):
@@ -558,7 +558,7 @@ OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, E
 
 
 KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
-"""The slices that the engine's memory is a fold of: what one run did, and was told."""
+"""The slices of which the oversight engine's memory is a fold: what one run did, and what it was told."""
 
 
 DEFINED_ELSEWHERE: Final = (

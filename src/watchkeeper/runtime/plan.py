@@ -41,9 +41,9 @@ class PricedModel(msgspec.Struct, frozen=True):
     """A model with its price and settings.
 
     Attributes:
-        model: Who answers.
+        model: The model that answers.
         price: Its price, or None if unknown.
-        settings: How it is asked.
+        settings: The settings of its requests.
     """
 
     model: Model
@@ -66,15 +66,15 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
 
     Attributes:
         prompt: The rendered prompt, with its tools and output type.
-        model: Who answers.
-        checker: Who says whether the work is done, or None.
+        model: The model that answers.
+        checker: The completion checker, or None.
         on_context_full: ``compact`` goes on with a summary, ``land`` takes a last turn, ``stop`` ends at once.
         parse_output: Whether the final text is parsed into the output type.
         on_delta: Where text goes as it arrives, or None.
-        fallback: Who takes over, in this order, when the model cannot answer.
-        cheaper: Who takes over where a hook says DEGRADE, or None; may be one of ``fallback``.
-        sources: Who advises the agent: observers, then feedback providers.
-        escalations: By source, who takes over if its advice is not heeded.
+        fallback: The models that take over, in this order, when the model cannot answer.
+        cheaper: The model that takes over if a hook answers DEGRADE, or None; may be one of ``fallback``.
+        sources: The observers, then the feedback providers, that advise the agent.
+        escalations: By source, the model that takes over if its advice is not followed.
         completion_rounds: How often "incomplete" may send the agent back to work.
         nested: What nested evaluations may do, or None for the defaults.
         child_models: Models that the template names for its children, by what it names them with.
@@ -124,9 +124,9 @@ def refuse_model_switches(template: PromptTemplate[Any], who: str, instead: str)
     """Refuse a source that escalates to another model where there is only one.
 
     Args:
-        template: Whose sources.
-        who: What has only one model, for the message.
-        instead: What to use.
+        template: The template whose sources are checked.
+        who: The thing that has only one model, for the message.
+        instead: The recommended replacement, for the message.
 
     Raises:
         ConfigurationError: Naming the source.
@@ -142,13 +142,13 @@ class RunScope(msgspec.Struct, frozen=True):
     """The session, gate, clock and files of a run.
 
     Attributes:
-        session: Its log and slices.
-        gate: What admits its calls.
-        run_context: Its identifiers.
-        clock: Its time.
-        ids: Its identifiers' source.
-        rng: Its randomness, for backoff.
-        resources: What its tools may ask for.
+        session: The session with the log and the slices of the run.
+        gate: The gate that admits the run's calls.
+        run_context: The identifiers of the run.
+        clock: The source of time.
+        ids: The source of identifiers.
+        rng: The source of randomness, for backoff.
+        resources: The resources that its tools may request.
         filesystem: What its tools may read and write, or None.
         parent_run_id: The run above it, which started this child or runs over many items, or None.
         item: Which item of a run over many this is, or None.

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
-import os
 import signal
 import sys
 import threading
@@ -28,6 +27,7 @@ from typing import Any, Final, TypeVar
 from watchkeeper.core.clock import running_loop
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import WatchkeeperError
+from watchkeeper.core.forks import in_forked
 from watchkeeper.runtime.watchdog import Watchdog
 
 T = TypeVar("T")
@@ -47,8 +47,8 @@ class EndRequests:
     Attributes:
         signals: The signals that counted, in order.
         noted: How many requests are only noted when no run takes them; one more is a KeyboardInterrupt.
-        ending: Whether a run took the requests and is over, where ``noted`` says that the program has an end to come
-            to. From then on a request breaks off only what says so (`broken_off_by`).
+        ending: Whether a run took the requests and is over, in a program with work left (``noted``). From then on
+            a request interrupts only work that allows it (`broken_off_by`).
     """
 
     def __init__(self, noted: int = 0, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -120,7 +120,7 @@ def handled_by(
     """Set a handler while the block runs; elsewhere than on the main thread nothing is set.
 
     Args:
-        handler: What to set.
+        handler: The handler to set.
         replaced: Whether to set it, given the signal and the handler that it has.
         stays: Whether to leave it set at the end of the block.
     """
@@ -295,8 +295,8 @@ def wait_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], twin:
     """Run a coroutine on a loop that runs on another thread, and wait for it; it sees the caller's context variables.
 
     Args:
-        loop: Where to run it.
-        work: What to run.
+        loop: The loop that runs the coroutine.
+        work: The coroutine.
         twin: Name of the async function to call instead, for the error.
 
     Raises:
@@ -322,7 +322,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     """Run the loop for as long as the process lives.
 
     asyncio raises a task's SystemExit or KeyboardInterrupt out of the loop, and also in the code that awaits the task.
-    It must not end the other runs, nor later ones.
+    That exception must end neither the other runs nor later ones, so the loop is started again.
     """
     while True:
         with suppress(SystemExit, KeyboardInterrupt):
@@ -359,5 +359,4 @@ def _passing_on(on_interrupt: Callable[[str], None], loop: asyncio.AbstractEvent
 
 PORTAL: Final = Portal()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=PORTAL.forget)
+in_forked(PORTAL.forget)

@@ -166,7 +166,7 @@ def result_of(started: RunStarted, ended: RunEnded, *, limits: Limits, session: 
         started: The event of its start.
         ended: The event of its end.
         limits: The limits that were in force.
-        session: Its session.
+        session: The session of the run.
         more: What the events do not tell: ``completion_note``, ``error`` and ``answered_by``.
     """
     return RunResult(
@@ -355,10 +355,10 @@ def end_in_words(
     """Say in one sentence how a run ended.
 
     Args:
-        took: What it took: `spent`.
+        took: Usage and duration in words, as `spent` returns them.
         stop: The message of what ended it early, or None.
         completion: The checker's last word, or None.
-        note: What the checker said.
+        note: The explanation of the completion checker.
         done: How many items are done, of a run over many.
         had: What a stopped run hands over.
     """

@@ -70,7 +70,7 @@ def behind(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> _Shared:
 
 
 def is_drawn_from(tracker: BudgetTracker, gate: ExecutionContext) -> bool:
-    """Return whether a gate's usage is counted in a tracker already: by the tracker's gate, or by a run above."""
+    """Return whether a tracker already counts a gate's usage: by the tracker's own gate, or by a run above."""
     with _lock:
         shared = _shared.get(tracker)
         above = [] if shared is None else [shared.gate, *shared.drawing]
@@ -87,11 +87,11 @@ def gate_outside_runs(
     then reserved at the tracker's gate.
 
     Args:
-        limits: Its ceilings.
+        limits: The ceilings of the gate.
         tracker: A budget that is shared with other evaluations, or None.
-        session: Where its events go.
-        clock: Where time comes from.
-        ids: Where identifiers come from.
+        session: The session whose log gets the gate's events.
+        clock: The source of time.
+        ids: The source of identifiers.
 
     Raises:
         BudgetExceededError: If the tracker's budget is used up.
@@ -159,7 +159,7 @@ class Share:
     """The share of a tracker's budget that one evaluation may use.
 
     Attributes:
-        limits: Its ceilings.
+        limits: The ceilings of the gate.
         stop: Why nothing is available; None if something is.
         tracker: The tracker to which the usage is added; None if the usage is counted there already.
         reservation: Its reservation at the tracker's gate.
@@ -207,8 +207,8 @@ async def share_of(
         tracker: The budget, or None.
         above: The gate below which it will run; if its usage is counted in the tracker already, nothing is reserved.
         limits: The evaluation's own ceilings.
-        clock: Where time comes from.
-        ids: Where identifiers come from.
+        clock: The source of time.
+        ids: The source of identifiers.
 
     Raises:
         BudgetExceededError: If the tracker's budget is used up.

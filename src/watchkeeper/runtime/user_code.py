@@ -107,8 +107,8 @@ async def within(gate: ExecutionContext, work: Awaitable[T], clock: Clock, until
     Code that ignores its cancellation is abandoned; a run never hangs in it.
 
     Args:
-        gate: Whose deadline and cancellation hold.
-        work: What to wait for.
+        gate: The gate whose deadline and cancellation apply.
+        work: The awaitable to wait for.
         clock: For the deadline.
         until: Monotonic instant at which the work's own time is over.
 

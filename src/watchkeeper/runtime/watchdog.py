@@ -60,7 +60,7 @@ class Watchdog:
         )
 
     def _alive(self) -> None:
-        """Take the sign of life, on the loop."""
+        """Note that the loop is not blocked; called on the loop."""
         with self._lock:
             asked_at, blocked_by, self._asked_at, self._blocked_by = self._asked_at, self._blocked_by, None, None
         if blocked_by is not None and asked_at is not None:

@@ -59,9 +59,9 @@ class Envelope(msgspec.Struct, frozen=True):
     A msgspec struct, because there is one for every event and creating it is cheap.
 
     Attributes:
-        seq: Its place; 1 for the first.
+        seq: Its position on the log; 1 for the first.
         at: When it was recorded, in UTC.
-        event: What happened.
+        event: The event itself.
     """
 
     seq: int
@@ -113,7 +113,7 @@ class SliceEdited:
     """A slice was edited directly.
 
     Attributes:
-        slice_type: Which slice.
+        slice_type: The type of the slice's items.
         edit: ``seed`` replaced all other items, ``append`` added them, ``clear`` removed everything.
         items: The items, none for ``clear``.
     """

@@ -40,7 +40,7 @@ class Session:
     """The log and the state of one run (docs/specification.md).
 
     Attributes:
-        session_id: Its identity.
+        session_id: Id of the session.
         log: Everything that happened in it, live.
         dispatcher: Delivers its events to subscribers.
         clock: Where the time of its events comes from.
@@ -59,7 +59,7 @@ class Session:
 
         Args:
             parent: The session that started this one; it holds its children by weak references only.
-            session_id: Its identity; a fresh one by default.
+            session_id: Id of the new session; a fresh one by default.
             dispatcher: Delivers events to subscribers; a dispatcher of its own by default.
             clock: Where the time of events comes from.
             ids: Where the identity comes from.
@@ -218,9 +218,9 @@ class Session:
 
         Args:
             snapshot: The state to begin with, which its log notes with `StateInherited`; empty slices by default.
-            session_id: Its identity; a fresh one by default.
-            clock: Where the time of its events comes from; this session's clock by default.
-            ids: Where its identity comes from; this session's IdSource by default.
+            session_id: Id of the new session; a fresh one by default.
+            clock: The source of the time of its events; this session's clock by default.
+            ids: The source of its id; this session's IdSource by default.
 
         Raises:
             SessionError: If this session was closed, or a reducer calls this.

@@ -119,7 +119,7 @@ def check(value: Any, most: int = MOST_VALUES, deepest: int = MOST_LEVELS) -> No
         deepest: Most levels of values inside values.
 
     Raises:
-        CodecError: As `dump`.
+        CodecError: In the same cases as `dump`.
         OversizedValueError: If it holds more values or levels.
     """
     try:
@@ -215,12 +215,12 @@ def _load(data: Any) -> Any:
         return _form_of(type_of(tag)).read(data)
     except _Refused as refused:
         if refused.args:
-            raise CodecError(f"this is no {tag!r}: {refused} cannot be taken") from None
+            raise CodecError(f"this is not a valid {tag!r}: {refused} cannot be taken") from None
         raise CodecError(f"the tag {tag!r} means a type that has no typed JSON form") from None
     except (CodecError, SnapshotError, RecursionError):
         raise
     except Exception as error:  # also errors of a __post_init__
-        raise CodecError(f"this is no {tag!r}: {clipped(error_text(error), SHOWN_CHARS)}") from error
+        raise CodecError(f"this is not a valid {tag!r}: {clipped(error_text(error), SHOWN_CHARS)}") from error
 
 
 def _explain(value: Any) -> NoReturn:
@@ -594,4 +594,4 @@ def _read_complex(parts: list[str]) -> complex:
 _register_all()
 
 PLAIN_TAGS: Final = frozenset(map(tag_of, _forms))
-"""Tags of plain values and containers, in contrast to those of classes."""
+"""Tags of plain values and containers; all other tags belong to classes."""

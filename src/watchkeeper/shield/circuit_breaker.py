@@ -66,7 +66,7 @@ class PolicyDecision:
 
     Attributes:
         allowed: Whether to go on.
-        policy_type: Which policy decided.
+        policy_type: Name of the policy that decided.
         reason: One sentence for a person; empty if it is allowed.
         partial_result: The result so far, if the policy knows it.
         degradation_action: What to do instead, if the policy knows it.
@@ -91,7 +91,7 @@ class CircuitBreaker:
         recovery_timeout: Seconds, or text such as "1m", after which a probe may pass.
         failure_predicate: Says which errors count; all by default. If it raises, the error counts.
         name: What it guards, for its messages.
-        clock: Where time comes from.
+        clock: The source of time.
 
     Raises:
         LimitsError: If a value has the wrong type or is out of range.
@@ -251,7 +251,7 @@ class CircuitBreaker:
             self._move(CircuitState.OPEN)
 
     def _move(self, state: CircuitState) -> None:
-        """Begin a new generation."""
+        """Change to another state and begin a new generation; permits of the old one no longer count."""
         self._state = state
         self._generation += 1
         self._failures = 0
@@ -413,7 +413,7 @@ class CircuitBreakers:
         failure_threshold: As for `CircuitBreaker`, like the other arguments.
         recovery_timeout: Seconds, or text such as "1m".
         failure_predicate: Says which errors count.
-        clock: Where time comes from.
+        clock: The source of time.
 
     Raises:
         LimitsError: If a value has the wrong type or is out of range.

@@ -121,7 +121,7 @@ class ShieldPipeline:
         tool_dispatch: Asked before a tool call.
         on_error_policy: The decision about a failure if there is no hook in ``retry``.
         hook_timeout: Seconds that the hooks of one slot may take together, or text such as "2s".
-        clock: Where time comes from.
+        clock: The source of time.
 
     Raises:
         ConfigurationError: If a hook lacks the method of its slot, or that method is a coroutine function.
@@ -223,7 +223,7 @@ class ShieldPipeline:
         return bool(self._asked[method])
 
     def blocks_for(self, method: str) -> float | None:
-        """Return for how many seconds the hooks of a method may block; None if none of them has ``blocks_for``."""
+        """Return the seconds for which the hooks of a method may block; None if none of them has ``blocks_for``."""
         seconds = [getattr(asked.hook, "blocks_for", None) for asked in self._asked[method]]
         waits = [duration(wait, "blocks_for").total_seconds() for wait in seconds if wait is not None]
         return sum(waits) + self._hook_timeout if waits else None

@@ -44,7 +44,7 @@ class Questioner(ABC):
         """Show a question and wait for the answer.
 
         Args:
-            question: What to show.
+            question: The text to show.
             withdrawn: Is cancelled when the answer is not needed any more.
 
         Returns:
@@ -61,7 +61,7 @@ class ToolPermissionHook:
         ask: Names or patterns of tools about which a person is asked.
         ask_with: Asks a person and waits for the answer, on a thread of its own; by default the process's terminal.
         timeout: The longest time that a call waits for an answer; after it the call is denied.
-        clock: Where time comes from.
+        clock: The source of time.
 
     Attributes:
         blocks_for: The most seconds that a call waits for an answer; None if ``ask`` is empty.

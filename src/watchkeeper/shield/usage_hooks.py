@@ -101,7 +101,7 @@ class BudgetWindowHook(_WindowHook):
             ceiling: ``max_calls`` in the whole life of this hook.
         degrade_threshold: Share of ``max_calls``, above 0 and at most 1; once it is taken, calls are DEGRADE. 1: no
             call is DEGRADE.
-        clock: Where time comes from.
+        clock: The source of time.
 
     Raises:
         LimitsError: If a value has the wrong type or is out of range.
@@ -150,7 +150,7 @@ class TokenRateHook(_WindowHook):
             call is DEGRADE.
         tokens_of: Returns how many tokens a response has used. Without it the ``usage`` of the response is read, which
             responses of Watchkeeper's models and of the OpenAI and Anthropic SDKs have.
-        clock: Where time comes from.
+        clock: The source of time.
 
     Raises:
         ConfigurationError: If a value has the wrong type or is out of range.
@@ -252,7 +252,7 @@ class ModelDowngradeHook:
 
     Attributes:
         fallback_model: The cheaper model.
-        blocks_for: Seconds that ``when`` may take, if it says so.
+        blocks_for: Seconds that ``when`` may take, if it declares them.
 
     Raises:
         ConfigurationError: If a value is invalid, or if both ``at_cost_share`` and ``when`` are None.
@@ -279,7 +279,7 @@ class ModelDowngradeHook:
 
     @property
     def blocks_for(self) -> DurationLike | None:
-        """Seconds that the other hook may take, if it says so; it is then asked on a worker thread."""
+        """Seconds that the other hook may take, if it declares them; it is then asked on a worker thread."""
         seconds: DurationLike | None = getattr(self._when, "blocks_for", None)
         return seconds
 
@@ -329,7 +329,7 @@ class SlidingWindow:
 
     Args:
         window_seconds: Its length; None for the whole life.
-        clock: Where time comes from.
+        clock: The source of time.
 
     Attributes:
         total: The sum of what it holds, as of the last `slide`.

@@ -406,7 +406,7 @@ class Figures:
 
     @contextmanager
     def _used(self) -> Generator[None]:
-        """Turn errors into StoreError, and close a connection on which something failed, unless others hold it."""
+        """Turn errors into StoreError; close the connection after an error, unless others hold the file locked."""
         try:
             with ledger_failures(self.file.path):
                 yield

@@ -560,7 +560,7 @@ class PresumedCall:
 
     Attributes:
         id: Its id, the same as in the log of the run and in snapshots.
-        operation: What was called.
+        operation: Name of the called operation.
         day: The day (UTC) for which it counts; empty for a chain, which has no days.
         cost_nanos: The most that it can have cost; None if its price is not known.
         tokens: The most that it can have used.
@@ -626,7 +626,7 @@ def settle_by_hand(
     Args:
         path: The ledger's file.
         call: The id of the call; its beginning is enough if no other call has it.
-        cost_nanos: What it cost, in nano-dollars.
+        cost_nanos: Its cost in nano-dollars.
         tokens: Tokens that it used; None keeps the presumed tokens.
         clock: Says which leases are over.
 
@@ -664,7 +664,7 @@ def _transaction(path: Path, clock: Clock) -> Generator[LedgerFile]:
 
 
 def _presumed_call(row: CallRow) -> PresumedCall:
-    """Say for people what is presumed for a call."""
+    """Return the row of a presumed call as a value for people."""
     return PresumedCall(
         id=row.id,
         operation=row.operation,

@@ -199,7 +199,7 @@ class StoredRun:
 
     @property
     def is_block(self) -> bool:
-        """Whether it is a contained block, and no run of ours."""
+        """Whether it is a contained block instead of a run."""
         return self.model == BLOCK
 
     def sentence(self, note: str = "") -> str:
@@ -268,7 +268,7 @@ class RunStore:
         """Open the file at ``path``, or the user's own, making it if it is missing.
 
         Args:
-            path: Where the file is.
+            path: The path of the file.
             read_only: Change nothing on disk, and refuse a file that is missing.
 
         Raises:
@@ -325,15 +325,17 @@ class RunStore:
         """Close the file; a second call does nothing."""
         with self._lock:
             self.closed = True
-            if self._open_file is not None:
-                self._open_file.close()
+            self._close_file()
+
+    def _close_file(self) -> None:
+        connection, self._open_file = self._open_file, None
+        if connection is not None:
+            connection.close()
 
     def before_fork(self) -> None:
         """Keep other threads out during a fork, and close the file."""
         self._lock.acquire()
-        if self._open_file is not None and not self.closed:
-            self._open_file.close()
-            self._open_file = None
+        self._close_file()
 
     def after_fork(self, *, child: bool) -> None:
         """Go on; the file is opened again when it is used."""
@@ -361,12 +363,13 @@ class RunStore:
         try:
             # The connection commits at the end of the block, or rolls back if anything was raised in it.
             with self._used(f"{len(rows)} events could not be written to"):
+                connection = self._connection
                 self._check_in_place()
-                with self._connection:
-                    self._connection.execute("BEGIN IMMEDIATE")
-                    self._connection.executemany(_EVENT, rows)
+                with connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    connection.executemany(_EVENT, rows)
                     for statement, values in headers:
-                        self._connection.execute(statement, values)
+                        connection.execute(statement, values)
         except StoreError as error:
             self.failure = self.failure or error
             raise

@@ -139,12 +139,17 @@ Identity = tuple[int, int] | None
 """Device and number of a file; None if there is none."""
 
 
+def with_side_files(path: Path) -> tuple[str, ...]:
+    """Return the names of a file and of its side files, which SQLite has beside the target of a link."""
+    file = os.fspath(path)
+    beside = os.path.realpath(file) if os.path.islink(file) else file
+    return (file, *(beside + end for end in SIDE_FILES))
+
+
 def identities(path: Path) -> tuple[Identity, ...]:
     """Return the identities of a file and of its side files; a later file with the same name has another one."""
     found: list[Identity] = []
-    file = os.fspath(path)
-    beside = os.path.realpath(file) if os.path.islink(file) else file  # SQLite has them beside a link's target
-    for name in (file, *(beside + end for end in SIDE_FILES)):
+    for name in with_side_files(path):
         try:
             at = os.stat(name)
         except FileNotFoundError:
@@ -162,7 +167,7 @@ def refuse_second_name(path: Path) -> None:
     """
     if path.is_file() and path.stat().st_nlink > 1:
         raise StoreError(
-            f"{path} has a second name (a hard link), and who uses that does not see what is written here; "
+            f"{path} has a second name (a hard link), and a program that uses it does not see what is written here; "
             "remove one of the names, or make it a symbolic link"
         )
 
@@ -177,7 +182,7 @@ def replaced(path: Path, *, itself: bool) -> StoreError:
     if itself:
         return StoreError(
             f"the ledger {path} was deleted or replaced while it was in use, so nobody knows what is left; stop all"
-            " processes that use it, put the file back or let it begin anew, and start them again"
+            " processes that use it, put the file back or start with a new one, and start them again"
         )
     return StoreError(
         f"the -wal or -shm file of the ledger {path} was deleted or replaced while it was in use, so this call is"
@@ -221,7 +226,7 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
     Args:
         path: The file; its folder is made if it is missing, both for this user alone. An older file that everybody may
             read becomes this user's alone, too.
-        schema: What it must hold.
+        schema: The tables that the file must have.
         busy_seconds: How long a write waits for other processes that write to it.
 
     Raises:
@@ -271,10 +276,10 @@ def _tighten(path: Path) -> None:
 
     A mode that only gives access to a group was set on purpose and stays; a file of another user is not changed.
     """
-    for name in (path, *(path.with_name(path.name + end) for end in SIDE_FILES)):
+    for name in with_side_files(path):
         with suppress(OSError):
-            if stat.S_IMODE(name.stat().st_mode) & stat.S_IRWXO:
-                name.chmod(PRIVATE_FILE)
+            if stat.S_IMODE(os.stat(name).st_mode) & stat.S_IRWXO:
+                os.chmod(name, PRIVATE_FILE)
 
 
 def connect_to_read(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connection:

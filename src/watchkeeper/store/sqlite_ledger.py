@@ -131,7 +131,7 @@ class SqliteLedger:
             return self._inner.open(account)
         keys = [level.key for level in shared]
         if len(set(keys)) < len(keys):
-            raise ConfigurationError(f"two accounts of one chain have the key {keys[0]!r}; name one of them otherwise")
+            raise ConfigurationError(f"two accounts of one chain have the key {keys[0]!r}; rename one of them")
         act = partial(self._inner.open, account)
         carves = account.for_verdict or (account.carved_on_open and len(account.chain) > 1)
         try:
@@ -139,7 +139,7 @@ class SqliteLedger:
         except StoreError as error:
             if carves or not self._may_become_free(error):
                 raise
-        # Without a carved amount nothing has to be decided; the first admission writes what is kept for landing.
+        # Without a carved amount there is nothing to decide; the first admission writes the reservation for landing.
         with self._exclusive():
             return self._figures.record(shared, act)
 
@@ -383,7 +383,7 @@ class SqliteLedger:
 
         Args:
             shared: The accounts that it may change.
-            act: What to do.
+            act: The action to take.
             day: The day for which it counts; today if empty.
             first: What to do before the figures are loaded.
             acts_first: Whether it needs no fresh figures, so that the file is not used if nothing changes.
@@ -511,7 +511,7 @@ class SqliteLedger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Shut it down."""
+        """Shut the ledger down."""
         self.shutdown()
 
     def __del__(self) -> None:
@@ -548,7 +548,7 @@ class LedgerThread:
 
         Args:
             ledger: Its `tend` returns the seconds until its next call.
-            clock: Where time comes from.
+            clock: The source of time.
             first: Seconds until the first look.
         """
         self._ledger = weakref.ref(ledger)
@@ -561,11 +561,11 @@ class LedgerThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """Tend at once."""
+        """Let the thread look at its ledger now."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Let the thread end; returns at once."""
+        """Tell the thread to end; return at once."""
         self._stopped = True
         self._woken.set()
 

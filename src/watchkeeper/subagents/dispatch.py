@@ -100,6 +100,9 @@ PASSING: Final[frozenset[StopReason]] = frozenset({"provider_rate_limit", "retry
 ANSWERS: Final = (ToolValidationError, DispatchSubagentError)
 """Errors whose messages are written for the model."""
 
+NOT_STARTED: Final = (*ANSWERS, ConfigurationError)
+"""Errors of a child that did not begin, and so has used nothing."""
+
 CANCELLED: Final = "The subagent was cancelled before its work was done."
 
 
@@ -108,7 +111,7 @@ class SubagentSettings:
     """What the children of one prompt get; None means the value for all children of the section.
 
     Attributes:
-        model: Who answers: a model, or the name of one.
+        model: The model that answers, or its name.
         limits: Their ceilings, each.
         hydrate: Called on a worker thread with a child's session, before the child runs; the session holds the parent's
             state, and the function may derive more state from it.
@@ -142,7 +145,7 @@ class SubagentSettings:
             )
 
     def over(self, other: SubagentSettings) -> SubagentSettings:
-        """Return these settings, with those of ``other`` in the place of what is None."""
+        """Return these settings; each one that is None here is taken from ``other``."""
         return SubagentSettings(
             other.model if self.model is None else self.model,
             other.limits if self.limits is None else self.limits,
@@ -177,7 +180,7 @@ class CallShare:
 
     @contextmanager
     def part(self) -> Generator[Part]:
-        """Yield the part of a child that starts now; without a figure of its usage, all of it counts as used."""
+        """Yield the part of a child that starts now; if it is broken off midway, all of it counts as used."""
         divisor = max(self._at_once - self._running, 1)
         given = {meter: max(free // divisor, 1) for meter, free in self._free.items()}
         changes: dict[str, Any] = {
@@ -203,7 +206,7 @@ class Calling:
     """One call of a dispatch tool.
 
     Attributes:
-        context: What the tool was given.
+        context: The context of the tool call.
         children: What starts child runs below the run.
         workspace: The files of the call.
         share: What its children without limits of their own get.
@@ -223,9 +226,9 @@ class Dispatch:
 
     Attributes:
         registry: The prompts that may be dispatched.
-        session: Whose state children start from; that of the run by default.
-        every: What all children get.
-        settings: What those of one prompt get, by ``ns/key``.
+        session: The session with whose state children start; that of the run by default.
+        every: The settings of all children.
+        settings: The settings of the children of one prompt, by ``ns/key``.
         share: How much of what the parent has left the children of a call get, where no limits are given.
         max_depth: How many subagents may be nested.
         max_parallel: How many of one call run at once.
@@ -305,8 +308,12 @@ class Dispatch:
             limits = self.of(prompt).limits
             own = nullcontext(Part(limits)) if limits is not None else calling.share.part()
             with own as part:
-                child = self._child(task, prompt, snapshot, files, calling, part.limits)
-                run = await calling.children.start(child)
+                try:
+                    child = self._child(task, prompt, snapshot, files, calling, part.limits)
+                    run = await calling.children.start(child)
+                except NOT_STARTED:
+                    part.used = Usage()
+                    raise
                 part.used = run.result.usage
             if run.result.stop is not None or run.result.output is None:
                 dropped = await calling.workspace.handled(files.dropped)
@@ -371,7 +378,7 @@ def allotted(gate: ExecutionContext, seconds: float | None, share: float, childr
         gate: The parent's.
         seconds: Time that the call has left, or None if nothing bounds it.
         share: How much of what is left the children get together.
-        children: How many there are.
+        children: Number of children.
         rounds: How many of them follow each other in time, at most.
     """
     part = Fraction(share) / children
@@ -449,7 +456,7 @@ def collected(
     """Return the result of a child that completed its work, and hand its artifacts over to the parent.
 
     Raises:
-        DispatchSubagentError: If its structured output has no JSON form; then nothing of its files is handed over.
+        DispatchSubagentError: If its structured output has no JSON form; then none of its files is handed over.
     """
     output = None if isinstance(result.output, str) else as_json(task, result.output)
     recorded = recorded_artifacts(result, snapshot)
@@ -478,8 +485,8 @@ def outlook(result: RunResult[Any], *, shares: bool) -> str:
     """Return whether the same task would end in the same way again, in a sentence; nothing where nobody can know.
 
     Args:
-        result: How a child ended.
-        shares: Whether it got less than it might have got without the other tasks of the call.
+        result: The result of the child.
+        shares: Whether the child had to share its limits with other tasks of the same call.
     """
     reason = None if result.stop is None else result.stop.reason
     if shares and reason in CEILINGS:
@@ -496,9 +503,9 @@ def failure(
 
     Args:
         name: ``ns/key`` of its prompt.
-        result: How it ended.
-        dropped: The files that it had written; a stopped child hands none over.
-        shares: Whether it got less than it might have got without the other tasks of the call.
+        result: The result of the child.
+        dropped: The files that the child had written; a stopped child hands over no files.
+        shares: Whether the child had to share its limits with other tasks of the same call.
     """
     stop = result.stop
     why = "it has no output" if stop is None else stop.message.rstrip(".")
@@ -522,7 +529,7 @@ def failure(
 def broken(name: str, error: BaseException) -> DispatchSubagentError:
     """Return the error of a child that could not be started, or that was broken off.
 
-    A configuration that refuses the child, such as its depth, stays what it is while the run goes on.
+    A configuration that refuses the child, such as the maximum depth, does not change while the run goes on.
     """
     said = str(error).rstrip(".") or type(error).__name__
     text = f"The subagent {name} did not run to its end: {said}."

@@ -49,7 +49,7 @@ class EveryChild(TypedDict, total=False):
     """What all children of a section get.
 
     Attributes:
-        model: Who answers; the model that the parent uses at that moment by default.
+        model: The model that answers; by default the one that the parent uses at that moment.
         limits: Ceilings of each child; a share of what the parent has left by default.
         hydrate: Prepares a child's session, in which the parent's state is.
     """
@@ -80,7 +80,7 @@ class PromptSubagentToolsSection(MarkdownSection):
 
         Args:
             registry: The prompts; each enabled one is a subagent. Register them first.
-            session: Whose state children start from; that of the run which calls the tool, by default.
+            session: The session with whose state children start; by default that of the run which calls the tool.
             settings: Model, limits and more for the children of one prompt, by ``ns/key``.
             share: What a call's children get together of what the parent has left, of every ceiling and of its time,
                 in equal parts for those that run at once; for those without limits of their own.
@@ -95,7 +95,7 @@ class PromptSubagentToolsSection(MarkdownSection):
         settings = dict(settings or {})
         _check_registry(registry, settings)
         if not isinstance(cast("object", session), Session | None):
-            raise ConfigurationError(f"session={session!r} is no Session; leave it away for that of the run")
+            raise ConfigurationError(f"session={session!r} is no Session; leave it out to use the run's session")
         dispatch = Dispatch(
             registry=registry,
             session=session,

@@ -75,7 +75,7 @@ class Workspace:
             return work(*args)
 
     def open(self, expected: Iterable[str]) -> ChildFiles:
-        """Return the files of a child that begins now."""
+        """Return the files for a child run that begins now."""
         return ChildFiles(self, expected)
 
 
@@ -151,7 +151,7 @@ def _is_file(files: Filesystem, place: str) -> bool:
 
 
 def _place(path: str) -> str | None:
-    """Return an artifact as a path; None if it is none."""
+    """Return an artifact's reference as a normal path; None if it is not a path."""
     try:
         return normal_path(path)
     except FilesystemError:
@@ -173,7 +173,7 @@ def told(
 
     Args:
         prompt: The subagent's.
-        task: What it is to do.
+        task: The task of the child.
         snapshot: The state that it starts with.
         has_files: Whether it can write files, so that it has to know which of them are kept.
 
@@ -233,7 +233,7 @@ def says_how_a_run_went(type_: type[Any]) -> bool:
 
 
 def _arguments(type_: type[Any], fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a declared dataclass takes of a task's values; None if it asks for others, or for none of them."""
+    """Return the values of a task that a declared dataclass takes; None if it needs others, or takes none of them."""
     items = [item for item in dataclasses.fields(type_) if item.init]
     given = {item.name: fields[item.name] for item in items if item.name in fields}
     absent = dataclasses.MISSING
@@ -250,7 +250,7 @@ def _sure_placeholders(section: MarkdownSection) -> Iterable[str]:
 
 
 def _messages(values: Mapping[str, str], *, has_files: bool) -> list[Message]:
-    """Say in one message what is left to say."""
+    """Return one message with the parts of the task that the prompt does not show; none if there are none."""
     if not values:
         return []
     lines: list[str] = []

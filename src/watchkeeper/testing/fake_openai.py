@@ -293,7 +293,7 @@ def _part_events(place: dict[str, Any], part: dict[str, Any]) -> Iterator[dict[s
 
 # --- what the provider refuses ----------------------------------------------------------------------------------------
 # Each function returns the provider's words, or None. Only rules that adapters have broken in practice are here: calls
-# and results that do not belong together, empty blocks, schemas outside the enforced subset, too many cache
+# and results that do not match, empty blocks, schemas outside the enforced subset, too many cache
 # breakpoints, reasoning that cannot be resolved.
 
 UNSUPPORTED_BY_OPENAI: Final = ("default", "allOf", "oneOf", "not", "minLength", "maxLength", "uniqueItems")

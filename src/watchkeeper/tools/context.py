@@ -62,7 +62,7 @@ class ToolScope(msgspec.Struct, frozen=True):
         session: The run's session; a tool sees a branch of it.
         run_context: Identifiers of the run.
         filesystem: The run's files, or None; a tool sees an overlay of them.
-        resources: What tools may ask for.
+        resources: The resources that tools may request.
         budget: Returns what may be spent and what was spent, or None.
         clock: The run's time.
     """

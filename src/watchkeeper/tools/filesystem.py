@@ -8,7 +8,6 @@ primitives; this module has everything else, including locks, the journal and th
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import weakref
@@ -23,7 +22,7 @@ from typing import Final, Literal, NoReturn
 import msgspec
 
 from watchkeeper.core.errors import FilesystemError
-from watchkeeper.core.forks import ModuleLock
+from watchkeeper.core.forks import ModuleLock, in_forked
 from watchkeeper.core.type_tags import own_value
 
 EntryKind = Literal["file", "directory"]
@@ -175,7 +174,7 @@ def fits(path: str, pattern: str) -> bool:
     parts = pattern.split("/")
     if parts[-1] == ANY_FOLDERS:
         parts.append("*")
-    places = _past_any_folders({0}, parts)  # positions in the pattern that the path so far can have reached
+    places = _past_any_folders({0}, parts)  # indices in the pattern that can match the part of the path read so far
     for name in path.split("/"):
         stay = {place for place in places if place < len(parts) and parts[place] == ANY_FOLDERS}
         step = {place + 1 for place in places - stay if place < len(parts) and fnmatchcase(name, parts[place])}
@@ -209,7 +208,8 @@ class FileStat:
 
 _making_locks: Final = ModuleLock()
 _commit_locks: Final[weakref.WeakValueDictionary[Path, threading.RLock]] = weakref.WeakValueDictionary()
-_ports: Final[weakref.WeakSet[Filesystem]] = weakref.WeakSet()
+_ports: Final[weakref.WeakValueDictionary[int, Filesystem]] = weakref.WeakValueDictionary()
+"""All ports by id: those of users may compare equal, or have no hash."""
 
 
 def commit_lock(folder: Path) -> threading.RLock:
@@ -218,20 +218,14 @@ def commit_lock(folder: Path) -> threading.RLock:
         return _commit_locks.setdefault(folder, threading.RLock())
 
 
-def outlives_forks(port: Filesystem) -> None:
-    """Let a port be used in forked processes too."""
-    _ports.add(port)
-
-
 def _renew_locks() -> None:
     """Replace the locks in a forked process: threads that held them are not there to release them."""
     _commit_locks.clear()
-    for port in list(_ports):
+    for port in list(_ports.values()):
         port._lock = threading.RLock()  # pyright: ignore[reportPrivateUsage]
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+in_forked(_renew_locks)
 
 
 class Filesystem(ABC):
@@ -243,6 +237,7 @@ class Filesystem(ABC):
         self._writes: dict[str, int] = {}
         self._left: dict[str, object] = {}  # by path: its stamp after it was last changed here
         self.journal = UndoJournal()
+        _ports[id(self)] = self
 
     @property
     def host_folder(self) -> Path | None:
@@ -355,7 +350,7 @@ class Filesystem(ABC):
         """Append text to a file, or make the file; the existing content is neither read nor written.
 
         Raises:
-            FilesystemError: As `write_text`.
+            FilesystemError: In the same cases as `write_text`.
         """
         place, data = normal_path(path), _encoded(path, text)
         with self._lock:

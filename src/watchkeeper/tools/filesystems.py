@@ -28,7 +28,6 @@ from watchkeeper.tools.filesystem import (
     is_nameable,
     join,
     normal_path,
-    outlives_forks,
     parents,
 )
 
@@ -147,7 +146,7 @@ class OverlayFilesystem(Filesystem):
     def _refuse_if_changed(self, path: str, upper: Entry | None, seen: Mapping[str, object]) -> None:
         folder_twice = upper is not None and upper.kind == "directory" == self._base.kind(path)
         if not folder_twice and self._base.version(path) != seen[path]:
-            raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
+            raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; no change was kept")
 
     def _apply(self, upper: Mapping[str, Entry], tails: Mapping[str, bytearray], seen: Mapping[str, object]) -> None:
         """Write the changes; each file is checked again just before it is changed, because writing may take long."""
@@ -305,7 +304,6 @@ class HostFilesystem(Filesystem):
         self._rights: dict[str, os.stat_result] = {}
         self._parts = 0
         self._identity = _identity(os.stat(self._root))
-        outlives_forks(self)
 
     @property
     def host_folder(self) -> Path:
@@ -605,7 +603,7 @@ def _pass_on(earlier: os.stat_result, file: str | int) -> None:
     """
     made = os.stat(file)
     if (made.st_uid, made.st_gid) != (earlier.st_uid, earlier.st_gid):
-        for owner in (earlier.st_uid, -1):  # whoever may not give a file away may still give it to a group of his
+        for owner in (earlier.st_uid, -1):  # who may not change a file's owner may still set one of their own groups
             with suppress(OSError):
                 os.chown(file, owner, earlier.st_gid)
                 break
@@ -651,7 +649,6 @@ class MemoryFilesystem(Filesystem):
     def __init__(self, files: Mapping[str, str | bytes] | None = None) -> None:
         """Write the given files."""
         super().__init__()
-        outlives_forks(self)
         self._contents: dict[str, bytes | bytearray] = {}
         self._folders: dict[str, set[str]] = {ROOT: set()}
         for path, data in (files or {}).items():

@@ -218,7 +218,7 @@ def _check_size(reply: bytes) -> None:
 
 
 def _ending(status: int | None) -> str:
-    """Say how a process ended."""
+    """Return in words how a process ended, from its exit status."""
     if status is None:
         return "was lost"
     if status >= 0:
@@ -274,7 +274,7 @@ class ProcessPipes:
         """Start nothing yet.
 
         Args:
-            order: What the worker is told.
+            order: The bytes that tell the worker which function to call.
             grace: Seconds between TERM and KILL.
         """
         self._grace = grace
@@ -379,7 +379,7 @@ class ProcessPipes:
         return bool(self._unsent)
 
     def _take_up_request(self) -> bool:
-        """Put a new request behind the order, for the guard; return whether there is one."""
+        """Append a new request for the guard to the unsent bytes; return whether there was one."""
         request = self._request
         if request == self._sent_request:
             return False
@@ -396,7 +396,7 @@ class ProcessPipes:
         return None if self._give_up_at is None else max(self._give_up_at - SYSTEM_CLOCK.monotonic(), 0.0)
 
     def _receive(self, source: int, kept: bytearray) -> bool:
-        """Read what is there; return False at the end of the pipe."""
+        """Read the bytes that are available; return False at the end of the pipe."""
         try:
             part = os.read(source, CHUNK_BYTES)
         except BlockingIOError:
@@ -493,7 +493,7 @@ async def run_command(arguments: tuple[str, ...], folder: Path, seconds: float, 
 
     Args:
         arguments: The program, found on the PATH or, with a slash in it, from the folder; then its arguments.
-        folder: Where it runs.
+        folder: The working folder of the command.
         seconds: How long it may take before it is ended.
         clock: Measures this time.
 

@@ -24,7 +24,7 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
 from watchkeeper.core.text import error_text, storable
 from watchkeeper.session.tagging import check, dump, load
-from watchkeeper.tools.values import MOST_RESULT_VALUES, ToolResult, as_result
+from watchkeeper.tools.values import MOST_RESULT_LEVELS, MOST_RESULT_VALUES, ToolResult, as_result
 
 MAIN: Final = "__main__"
 
@@ -284,7 +284,7 @@ def returned_reply(returned: Any) -> bytes:
     """Return the reply that carries what the function returned, or says why it cannot be carried."""
     try:
         result = as_result(returned)
-        check(result, MOST_RESULT_VALUES)
+        check(result, MOST_RESULT_VALUES, MOST_RESULT_LEVELS)
         data = encoded(Reply("returned", result=dump(result)))
     except CodecError as error:
         return encoded(Reply("failed", f"what it returned cannot leave its process: {error}"))

@@ -39,7 +39,7 @@ class ResourceBinding(Generic[T]):
     Attributes:
         protocol: The type it is asked for by.
         factory: Makes it; gets the `Resources` it may ask for what it needs itself. It must not be async.
-        scope: How long it lives.
+        scope: The lifetime of the resource.
     """
 
     protocol: Callable[..., T]
@@ -51,7 +51,7 @@ class Resources:
     """What tools may ask for, by type.
 
     Args:
-        bindings: How resources are made.
+        bindings: The bindings that make the resources.
         instances: Resources that exist already, by the type they are asked for by; they are not closed here.
     """
 

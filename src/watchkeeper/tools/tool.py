@@ -46,7 +46,7 @@ class Signature(msgspec.Struct, frozen=True):
 
     Attributes:
         params_type: Type of the arguments.
-        spreads: Whether each argument is a parameter of its own.
+        spreads: Whether each field of the arguments is passed as a parameter of its own.
         takes_context: Whether the function asks for the context.
         defaults: Defaults of single parameters that can be shown to a model.
         fresh: Defaults that a call could change; each call needs a copy of its own.
@@ -110,7 +110,7 @@ def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, A
     for item in arguments:
         if item.kind is item.POSITIONAL_ONLY:
             raise ToolDefinitionError(
-                f"tool {name!r}: {item} cannot be named in a call, because a '/' stands behind it; leave that out"
+                f"tool {name!r}: {item} is followed by '/', so a call cannot pass it by name; leave out the '/'"
             )
         if item.default is item.empty:
             fields[item.name] = Required[hints[item.name]]
@@ -167,23 +167,23 @@ Handler = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function with what a model and the runtime need to know about it; made by `tool`.
+    """A function, and the facts about it that a model and the runtime need; made by `tool`.
 
     Attributes:
-        name: As the model writes it.
-        description: What the model is told.
-        params_type: What the arguments become.
+        name: The name that the model writes in a call.
+        description: The description that the model gets.
+        params_type: The type into which the arguments are decoded.
         handler: The function.
         takes_context: Whether it asks for a `ToolContext`.
-        spreads: Whether each argument is a parameter of its own.
+        spreads: Whether each field of the arguments is passed as a parameter of its own.
         is_async: Whether it is a coroutine function.
-        timeout: Seconds that one attempt may take, or None for what the run leaves.
+        timeout: Seconds that one attempt may take; None for the time that the run has left.
         retries: How often an attempt that crashed or was too slow is repeated.
         parallel_safe: Whether it may run beside the other calls of a turn.
         isolation: How it runs in a process of its own, or None if it runs in this one.
-        fresh: Defaults of which each call gets a copy of its own.
+        fresh: Default values of parameters; each call gets its own copies.
         schema: JSON Schema of the arguments; made from their type by default.
-        spec: What a model is told.
+        spec: Name, description and schema, as a model gets them.
     """
 
     name: str
@@ -221,7 +221,7 @@ class Tool:
         """Call the function and wrap what it returns; what it raises passes through.
 
         Args:
-            params: What `decode` returned.
+            params: The value that `decode` returned.
             context: Handed on if the function asks for it.
 
         Returns:

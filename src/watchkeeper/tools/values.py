@@ -61,7 +61,7 @@ class ToolResult(Generic[T]):
         """Return a success.
 
         Args:
-            value: What the tool produced.
+            value: The value that the tool produced.
             message: What the model is told; without one it is shown the value.
         """
         return ToolResult(True, value, message)
@@ -147,8 +147,8 @@ class Arguments(msgspec.Struct, frozen=True):
     A msgspec struct, because the start of every isolated call imports it, and it is there twenty times sooner.
 
     Attributes:
-        tool_name: Whose they are, for messages.
-        type: What they become.
+        tool_name: Name of the tool, for error messages.
+        type: The type into which they are decoded.
         schema: JSON Schema of an object, closed and self-contained.
         nested: Whether unknown fields may hide deeper than at the top.
     """
@@ -251,7 +251,7 @@ def arguments_schema(tool_name: str, type_: Any, descriptions: Mapping[str, str]
     """Return the closed schema of a tool's arguments.
 
     Args:
-        tool_name: Whose they are, for messages.
+        tool_name: Name of the tool, for error messages.
         type_: A dataclass, msgspec struct, typed dict or pydantic model.
         descriptions: What the function's docstring says about fields; the type's own descriptions take precedence.
         defaults: Defaults from the function's signature, as JSON-able values.

@@ -366,7 +366,7 @@ class Archive(World):
 
     def drift_housekeeping(self) -> None:
         """The agent clears up in places that have nothing to do with the folder."""
-        places = ("~/Downloads/old", "/var/tmp/preview", "~/.cache/thumbs", "/home/guest/Desktop", "/opt/scanner/spool")
+        places = ("~/Downloads/old", "/var/tmp/preview", "~/.cache/thumbs", "/mnt/guest/Desktop", "/opt/scanner/spool")
 
         def act(place: str) -> None:
             count = self.rng.randrange(2, 30)

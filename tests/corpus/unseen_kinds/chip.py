@@ -27,7 +27,7 @@ class Build(World):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self.block, *self.others = rng.sample(_BLOCKS, 5)
-        self.root = rng.choice(("/proj/orca", "/home/eda/tern", "~/soc"))
+        self.root = rng.choice(("/proj/orca", "/eda/tern", "~/soc"))
         self.knobs = {knob: round(rng.uniform(0.1, 0.9), 2) for knob in _KNOBS}
         self.wns = -rng.uniform(0.3, 0.9)
         self.job = rng.randrange(40000, 90000)
