@@ -240,7 +240,7 @@ def test_what_is_presumed_is_listed_and_corrected_by_hand(cli: CommandLine, tmp_
         (("settle", "", "1"), "no presumed call ''"),
         (("settle",), "account settle ID AMOUNT"),
         (("settle", "--ledger", "missing"), "account settle ID AMOUNT"),
-        (("settle", "abc", "1", "--json"), "--json goes with"),
+        (("settle", "abc", "1", "--json"), "--json applies to the report of accounts"),
         (("settle", "abc"), "account settle ID AMOUNT"),
         (("team-a", "abc", "1"), "account settle ID AMOUNT"),
         (("settle", "abc", "1e99"), "0 or more"),

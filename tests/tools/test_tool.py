@@ -491,7 +491,7 @@ HOPELESS: list[tuple[Any, str]] = [
     (untyped, r"tool 'untyped': parameter 'name' has no type; write for example `name: str`"),
     (undocumented, r"tool 'undocumented' has no description; write a docstring"),
     (only_sections, r"tool 'only_sections' has no description"),
-    (positional, r"tool 'positional': name: 'str' cannot be named in a call"),
+    (positional, r"tool 'positional': name: 'str' is followed by '/', so a call cannot pass it by name"),
     (variadic, r"tool 'variadic': a tool cannot take \*names, .* write each argument out as a parameter of its own"),
     (untyped_keywords, r"tool 'untyped_keywords': a tool cannot take \*\*kw"),
     (keywords, r"tool 'keywords': a tool cannot take \*\*names, because a model fills"),
