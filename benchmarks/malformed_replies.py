@@ -1,9 +1,9 @@
 """Replies of providers that were damaged at random, and what a run makes of them. Run by hand; tests use a few hundred.
 
-A fake provider words a good reply; one to three mutations damage it: in its JSON (values of other types, deep or huge
-values, missing and repeated fields), in its order of events, in its bytes, or in its headers. A run must end with an
-answer or with a stop that names the provider's fault; any other exception is a defect, and is printed with the seed
-that brings it back:
+A fake provider words a good reply, or it is one of `benchmarks.recorded_replies`. One to three mutations damage it: in
+its JSON (values of other types, deep or huge values, missing and repeated fields), in its order of events, in its
+bytes, or in its headers. A run must end with an answer or with a stop that names the provider's fault; any other
+exception is a defect, and is printed with the seed that brings it back:
 
     python -m benchmarks.malformed_replies --replies 15000
     python -m benchmarks.malformed_replies --seed 4711 --replies 1
@@ -24,6 +24,7 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from benchmarks.recorded_replies import FORMS
 from watchkeeper import Agent, Limits, ModelPrice, ToolContext, arun, tool
 from watchkeeper.clock import TestClock
 from watchkeeper.core.messages import ToolCall
@@ -212,12 +213,16 @@ class Damaging:
         self._rng = random.Random(0)
         self.server = WireServer(self._answer, record=False)
         self._fake = interface.fake(self._reply)
+        self._forms = FORMS.get(interface.name)
 
     def _reply(self, number: int, body: Any) -> Reply:
         return self._rng.choice(ANSWERS)
 
     def _answer(self, request: WireRequest) -> WireReply:
-        return damaged(self._fake.handle(request), self._rng)
+        worded = self._fake.handle(request)
+        if self._forms is not None and self._rng.random() < 0.5:
+            worded = self._rng.choice(self._forms[bool(worded.parts)])
+        return damaged(worded, self._rng)
 
     async def ask(self, model: Any, seed: int, *, stream: bool) -> tuple[str, str]:
         """Run an agent over damaged replies.

@@ -10,6 +10,27 @@ from typing import Any
 import pytest
 
 from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface, ignore
+from benchmarks.recorded_replies import (
+    COMPACTED,
+    COUNTED,
+    ENCRYPTED,
+    FAILED_CALL,
+    FORMS,
+    FOUND,
+    FUNCTION_CALL,
+    RETIRED,
+    SEARCH,
+    SIGNED,
+    THOUGHT,
+    USE,
+    chat,
+    claude,
+    claude_events,
+    response,
+    streamed,
+    text,
+    thought,
+)
 from tests.kit import events
 from watchkeeper import Agent, Limits, RunResult, TokenUsage, ToolContext, arun, tool
 from watchkeeper.adapters.anthropic import AnthropicModel, read_message
@@ -20,14 +41,9 @@ from watchkeeper.core.model import ModelSettings
 from watchkeeper.models import ScriptedModel
 from watchkeeper.runtime.events import ModelFailed, ModelReplied
 from watchkeeper.testing import WireReply, WireRequest, WireServer
-from watchkeeper.testing.wire import EVENT_STREAM, event, json_reply
+from watchkeeper.testing.wire import json_reply
 
 whole_or_streamed = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-
-
-def streamed(*chunks: dict[str, Any], done: bool = False) -> WireReply:
-    parts = [*map(event, chunks), *([b"data: [DONE]\n\n"] if done else [])]
-    return WireReply(parts=parts, content_type=EVENT_STREAM)
 
 
 async def run_over(
@@ -61,55 +77,6 @@ async def run_over(
         return result, [request.json() for request in server.requests]
 
 
-def chat(finish: str | None, text: str = "Half an ans", *, stream: bool = False, **fields: Any) -> WireReply:
-    message = {"role": "assistant", "content": text, **fields}
-    if not stream:
-        return json_reply({"id": "r1", "choices": [{"index": 0, "message": message, "finish_reason": finish}]})
-    first = {"choices": [{"index": 0, "delta": message, "finish_reason": None}]}
-    return streamed(first, {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}, done=True)
-
-
-def claude(
-    reason: str | None, *blocks: dict[str, Any], usage: dict[str, Any] | None = None, **fields: Any
-) -> dict[str, Any]:
-    content = list(blocks) or [{"type": "text", "text": "Half an ans"}]
-    counts = usage or {"input_tokens": 9, "output_tokens": 3}
-    return {"id": "m1", "type": "message", "role": "assistant", "model": "claude-sonnet-5"} | {
-        "content": content,
-        "stop_reason": reason,
-        "usage": counts,
-        **fields,
-    }
-
-
-def claude_events(whole: dict[str, Any], *deltas: tuple[int, dict[str, Any]]) -> WireReply:
-    """Return a message as its events; the blocks begin as given, and the deltas follow."""
-    begun: dict[str, Any] = {
-        **whole,
-        "content": [],
-        "stop_reason": None,
-        "usage": {"input_tokens": 9, "output_tokens": 1},
-    }
-    parts: list[dict[str, Any]] = [{"type": "message_start", "message": begun}]
-    for index, block in enumerate(whole["content"]):
-        parts.append({"type": "content_block_start", "index": index, "content_block": block})
-        own = [delta for place, delta in deltas if place == index]
-        parts.extend({"type": "content_block_delta", "index": index, "delta": delta} for delta in own)
-        parts.append({"type": "content_block_stop", "index": index})
-    parts.append({"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"]}, "usage": whole["usage"]})
-    return streamed(*parts, {"type": "message_stop"})
-
-
-def response(status: str, reason: str | None = None, *items: dict[str, Any], stream: bool = False) -> WireReply:
-    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Half an ans"}]}
-    details = None if reason is None else {"reason": reason}
-    whole: dict[str, Any] = {"id": "r1", "model": "gpt-5-mini", "status": status, "output": list(items) or [said]}
-    whole |= {"incomplete_details": details, "usage": {"input_tokens": 9, "output_tokens": 3}}
-    if not stream:
-        return json_reply(whole)
-    return streamed({"type": "response.incomplete" if reason else "response.completed", "response": whole})
-
-
 # --- reasons to finish ----------------------------------------------------------------------------------------------
 
 
@@ -131,16 +98,37 @@ async def test_one_that_ends_well_when_it_is_asked_again_is_used() -> None:
 
 async def test_the_same_of_the_other_interfaces() -> None:
     odd = [(MESSAGES, json_reply(claude("weather"))), (MESSAGES, json_reply(claude(None)))]
-    odd += [(RESPONSES, response("incomplete", "weather")), (RESPONSES, response("in_progress"))]
+    odd += [(RESPONSES, response("incomplete", "weather")), (RESPONSES, response("in_progress")), (CHAT, chat(None))]
     for interface, reply in odd:
         result, _ = await run_over(interface, [reply])
         assert result.stop is not None
         assert "not known" in result.stop.message
 
 
+NO_CALLS: list[tuple[Interface, WireReply, bool]] = [
+    (CHAT, chat("tool_calls"), False),
+    (CHAT, chat("tool_calls", tool_calls=[]), False),
+    (CHAT, chat("function_call", stream=True), True),
+    (MESSAGES, json_reply(claude("tool_use")), False),
+    (MESSAGES, claude_events(claude("tool_use")), True),
+]
+
+
+@pytest.mark.parametrize(("interface", "reply", "stream"), NO_CALLS)
+async def test_an_answer_that_ended_for_calls_that_it_does_not_have_is_not_the_final_one(
+    interface: Interface, reply: WireReply, stream: bool
+) -> None:
+    result, sent = await run_over(interface, [reply], stream=stream)
+    assert result.stop is not None
+    assert result.stop.message == (
+        "The final answer ended with tool calls as the reason, but has none, twice in a row; it may be incomplete."
+    )
+    assert (result.output, result.partial, len(sent)) == (None, "Half an ans", 2)
+
+
 @pytest.mark.parametrize(
     ("reason", "output", "said"),
-    [("eos", "Half an ans", ""), (None, "Half an ans", ""), ("model_length", None, "cut off at the output limit")],
+    [("eos", "Half an ans", ""), ("model_length", None, "cut off at the output limit")],
 )
 async def test_reasons_of_other_servers_mean_what_they_mean_there(reason: str, output: str | None, said: str) -> None:
     result, _ = await run_over(CHAT, [chat(reason)])
@@ -160,18 +148,6 @@ async def test_an_answer_of_which_the_server_says_that_it_failed_is_asked_for_ag
 
 
 # --- Anthropic: what its own tools and its compaction do --------------------------------------------------------------
-
-SEARCH: dict[str, Any] = {
-    "type": "server_tool_use",
-    "id": "srvtoolu_1",
-    "name": "web_search",
-    "input": {"query": "owl"},
-}
-FOUND: dict[str, Any] = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
-
-
-def text(said: str) -> dict[str, Any]:
-    return {"type": "text", "text": said}
 
 
 @whole_or_streamed
@@ -193,16 +169,6 @@ async def test_a_turn_that_pauses_for_ever_ends_at_a_limit_and_is_no_pass() -> N
     assert result.stop.reason == "turn_limit_exceeded"
     assert result.output is None
     assert len(sent) == 6
-
-
-COMPACTED: dict[str, Any] = {
-    "input_tokens": 224,
-    "output_tokens": 22,
-    "iterations": [
-        {"type": "compaction", "input_tokens": 83_555, "output_tokens": 154},
-        {"type": "message", "input_tokens": 224, "output_tokens": 22},
-    ],
-}
 
 
 @whole_or_streamed
@@ -301,21 +267,6 @@ async def test_arguments_may_be_objects(stream: bool) -> None:
 
 # --- calls whose id comes again --------------------------------------------------------------------------------------
 
-THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "Hm.", "signature": "s1"}
-ENCRYPTED: dict[str, Any] = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "opaque"}
-USE: dict[str, Any] = {"type": "tool_use", "id": "call_1", "name": "lookup", "input": {"word": "owl"}}
-FUNCTION_CALL: dict[str, Any] = {
-    "type": "function_call",
-    "call_id": "call_1",
-    "name": "lookup",
-    "arguments": '{"word":"owl"}',
-}
-SIGNED: dict[str, Any] = {
-    "id": "call_1",
-    "function": {"name": "lookup", "arguments": '{"word":"owl"}'},
-    "extra_content": {"sign": 1},
-}
-
 
 @pytest.mark.parametrize(
     ("interface", "asking", "ending"),
@@ -369,7 +320,6 @@ async def test_several_alternatives_are_refused_before_they_are_paid_for() -> No
 
 
 SAID: dict[str, Any] = {"choices": [{"index": 0, "delta": {"content": "A bird."}, "finish_reason": None}]}
-COUNTED: dict[str, Any] = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
 
 
 async def test_a_stream_that_ends_with_its_counts_is_whole_without_a_reason_to_finish() -> None:
@@ -388,8 +338,6 @@ async def test_and_one_that_ends_without_both_or_says_nothing_is_broken(chunks: 
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
-
-RETIRED = "The model `gpt-4-32k` has been deprecated"
 
 
 @pytest.mark.parametrize(
@@ -420,14 +368,6 @@ async def test_without_another_model_a_retired_one_ends_the_run_at_once() -> Non
     assert RETIRED in result.stop.message
 
 
-UNREAD = "Failed to call a function. Please adjust your prompt. See 'failed_generation' for more details."
-FAILED_CALL: dict[str, Any] = {
-    "message": UNREAD,
-    "type": "invalid_request_error",
-    "failed_generation": "<function=lookup>",
-}
-
-
 @whole_or_streamed
 @pytest.mark.parametrize("code", [{"code": "tool_use_failed"}, {}], ids=["code", "words"])
 async def test_a_call_that_the_provider_could_not_read_is_asked_for_once_more(
@@ -447,10 +387,6 @@ async def test_a_call_that_the_provider_could_not_read_is_asked_for_once_more(
 # --- parts of other servers -----------------------------------------------------------------------------------------
 
 
-def thought(said: str) -> dict[str, Any]:
-    return {"type": "thinking", "thinking": [text(said)]}
-
-
 async def test_what_mistral_thinks_is_read_as_reasoning() -> None:
     whole = [thought("Which bird? "), thought("An owl."), text("A "), text("bird.")]
     deltas = [[thought("Which bird? ")], [thought("An owl.")], [text("A ")], "bird."]
@@ -464,3 +400,20 @@ async def test_what_mistral_thinks_is_read_as_reasoning() -> None:
         said = events(result, ModelReplied)[-1].message
         assert (said.text, said.reasoning) == ("A bird.", "Which bird? An owl.")
         assert result.output == "A bird."
+
+
+# --- forms to damage --------------------------------------------------------------------------------------------------
+
+
+TOLD = {b"tool_use_failed": "malformed_reply", b"model_not_found": "not_found", b'"status":"failed"': "server"}
+
+
+@whole_or_streamed
+@pytest.mark.parametrize("interface", [CHAT, RESPONSES, MESSAGES], ids=lambda interface: interface.name)
+async def test_forms_that_are_damaged_are_read_while_they_are_whole(interface: Interface, stream: bool) -> None:
+    """Else damage would never get beyond the first thing that is read of them."""
+    for form in FORMS[interface.name][stream]:
+        result, _ = await run_over(interface, [form], stream=stream, tools=[lookup])
+        faults = {failed.fault for failed in events(result, ModelFailed)}
+        sent = form.body or b"".join(form.parts or ())
+        assert faults == {fault for mark, fault in TOLD.items() if mark in sent.replace(b" ", b"")}

@@ -229,6 +229,7 @@ def test_items_that_were_not_started_are_told_what_ended_the_whole() -> None:
     many = over(model=Slow(script), clock=clock, limits=Limits(deadline="40m"), concurrency=1)
     assert [result.ok for result in many.results[:4]] == [True, True, False, False]
     assert many.stop.message.startswith("The whole run reached its deadline of 40m; ")
+    assert many.results[2].stop.message.startswith("The whole run reached its deadline of 40m; ")
     assert many.results[-1].stop.message == f"Not started: {many.stop.message}"
 
 

@@ -224,10 +224,13 @@ def test_what_is_presumed_is_listed_and_corrected_by_hand(cli: CommandLine, tmp_
     for begin, amount, cents in ((outcome.node_id[:8], "$0.05", 5), (outcome.node_id, "0.03", 3)):  # also once more
         settled = cli("account", "settle", begin, amount, "--tokens", "900,20", "--ledger", path)
         assert settled.code == 0
-        assert outcome.node_id in settled.out
+        said = " ".join(settled.out.split())
+        assert f"{outcome.node_id}: $0.0{cents} and 920 tokens (900 in, 20 out) are booked in the place of" in said
         (report,) = json.loads(cli("account", "--json", "--ledger", path).out)
         assert (report["day"]["cost_nanos"], report["day"]["tokens"]) == (cents * CENT, 920)
         assert (report["day"]["presumed"]["calls"], report["presumed"]) == (0, [])
+    kept = cli("account", "settle", outcome.node_id, "0.02", "--ledger", path)
+    assert "$0.02 is booked in the place of $0.03; the 920 tokens stay as they were" in " ".join(kept.out.split())
 
 
 @pytest.mark.parametrize(
@@ -237,10 +240,14 @@ def test_what_is_presumed_is_listed_and_corrected_by_hand(cli: CommandLine, tmp_
         (("settle", "", "1"), "no presumed call ''"),
         (("settle",), "account settle ID AMOUNT"),
         (("settle", "--ledger", "missing"), "account settle ID AMOUNT"),
-        (("settle", "abc", "1", "--json"), "--json goes with"),
+        (("settle", "abc", "1", "--json"), "--json applies to the report of accounts"),
         (("settle", "abc"), "account settle ID AMOUNT"),
         (("team-a", "abc", "1"), "account settle ID AMOUNT"),
         (("settle", "abc", "1e99"), "0 or more"),
+        (("settle", "abc", "-1"), "AMOUNT='-1' must be a finite number of dollars, 0 or more"),
+        (("settle", "abc", "-0.50", "--tokens", "5,5"), "AMOUNT='-0.50' must be a finite number of dollars, 0 or more"),
+        (("settle", "abc", "-$2"), "AMOUNT='-$2' must be a finite number of dollars, 0 or more"),
+        (("settle", "abc", "1", "-x"), "No such option: -x"),
         (("settle", "abc", "9223372036.9"), "at most $1,000,000,000"),
         (("settle", "abc", "\u0663"), "must be a finite number of dollars"),
         (("settle", "abc", "1", "--tokens", "5"), "input and output"),

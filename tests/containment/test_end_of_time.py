@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.containment.gates import TOOL, Held, answer, started, unlimited
+from tests.containment.gates import TOOL, Held, answer, gate_with, started, unlimited
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.limits import Landing, Limits, Verdict
 from watchkeeper.containment.config import ExecutionConfig
@@ -180,3 +181,43 @@ def test_an_abort_by_a_signal_handler_is_safe_wherever_it_interrupts_a_call() ->
         return interrupted
 
     assert any(not interrupt_at(place) for place in range(400))
+
+
+@pytest.mark.parametrize(
+    ("own", "landing", "said"),
+    [
+        (None, None, "The whole run reached its deadline of 40m."),
+        ("20m", None, "The whole run reached its deadline of 40m."),
+        ("10m", None, "The run 'below' reached its deadline of 10m."),
+        ("5m", None, "The run 'below' reached its deadline of 5m."),
+        (
+            None,
+            Landing(),
+            "The whole run reached its deadline of 40m; the last 30s are kept for last turns and verdicts.",
+        ),
+    ],
+)
+def test_what_ends_with_the_whole_names_the_deadline_of_the_whole(
+    clock: TestClock, own: str | None, landing: Landing | None, said: str
+) -> None:
+    root = gate_with(clock, deadline="40m")
+    clock.advance(1800)
+    below = root.child(unlimited(deadline=own, landing=landing), "below")
+    innermost = below.child(unlimited(deadline=None, landing=None))
+    clock.advance(600 if own != "5m" else 300)
+    stop = innermost.call(TOOL, lambda _: None).stop
+    assert stop is not None
+    assert stop.message == said
+    assert stop.value == said.partition("deadline of ")[2].partition(";")[0].rstrip(".")
+
+
+def test_so_does_one_that_ends_at_a_moment(clock: TestClock) -> None:
+    root = gate_with(clock, deadline=clock.now() + timedelta(minutes=40), landing=Landing())
+    clock.advance(1500)
+    below = root.child(unlimited(deadline="1h", landing=None), "below")
+    clock.advance(840)
+    stop = below.call(TOOL, lambda _: None).stop
+    assert stop is not None
+    assert stop.message == (
+        "The whole run reached its deadline of 40m; the last 1m are kept for last turns and verdicts."
+    )

@@ -743,8 +743,9 @@ class TestFailures:
         account = opened(ledger, max_cost_usd=1)
         settle(ledger, admitted(ledger, account, costing(60 * CENT)), 60)
         Path(f"{ledger.path}{end}").unlink()
-        with pytest.raises(StoreError, match="-wal or -shm file"):
+        with pytest.raises(StoreError, match=r"-wal or -shm file.*keep the ledger and put nothing back") as refused:
             ledger.admit(Demand(account, costing(60 * CENT)), 0.0)
+        assert "stop all processes" not in str(refused.value)
         assert reason(asked(ledger, account, costing(60 * CENT))[1]) == "budget_exceeded"
         assert account.settled[COST] == 60 * CENT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -186,6 +186,19 @@ async def test_failure_reporting(which: str) -> None:
     assert not call.result.success
     assert user_slices(session) == before
     assert session.children == ()
+
+
+@pytest.mark.parametrize(
+    ("hydrate", "words"), [(broken_hydration, "ValueError: no such metric"), (later_hydration, "a coroutine, which")]
+)
+async def test_what_no_model_can_mend_is_logged_too(
+    hydrate: Callable[[Session], object], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    played = await play(dispatching(task()), hydrate=hydrate)
+    (line,) = (said for said in caplog.messages if "subagent.not_prepared" in said)
+    assert words in line
+    assert hydrate.__name__ in line
+    assert ("do not send the same task again" in played.said) is (hydrate is later_hydration)
 
 
 async def test_a_crash_of_a_childs_tool_is_the_childs_to_deal_with() -> None:

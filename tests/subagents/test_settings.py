@@ -23,6 +23,13 @@ async def later(session: Session) -> None:
     """Prepare nothing, and not in time."""
 
 
+class Later:
+    """An object that is called like an async function."""
+
+    async def __call__(self, session: Session) -> None:
+        """Prepare nothing, and not in time."""
+
+
 def test_own_settings_stand_over_those_of_all() -> None:
     every = SubagentSettings(model="local", limits=Limits(max_turns=3), description="all")
     own = SubagentSettings(limits=Limits(max_turns=5))
@@ -38,8 +45,9 @@ def test_own_settings_stand_over_those_of_all() -> None:
         ({"description": None}, "description=None"),
         ({"hydrate": "x"}, "hydrate='x' must be a function that takes the child's session"),
         ({"hydrate": later}, "must be a function that takes the child's session, and not async"),
+        ({"hydrate": Later()}, "must be a function that takes the child's session, and not async"),
     ],
-    ids=["model", "limits", "description", "hydrate", "async hydrate"],
+    ids=["model", "limits", "description", "hydrate", "async hydrate", "async object"],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError) as caught:

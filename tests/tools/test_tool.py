@@ -444,6 +444,14 @@ class Circle:
     radius: int
 
 
+def member(colour: Literal["green", Colour.RED]) -> None:
+    """Do it."""
+
+
+def fraction(share: Literal[0.5, 1]) -> None:  # type: ignore[valid-type]
+    """Do it."""
+
+
 def shape(what: Square | Circle) -> None:
     """Do it."""
 
@@ -483,13 +491,18 @@ HOPELESS: list[tuple[Any, str]] = [
     (untyped, r"tool 'untyped': parameter 'name' has no type; write for example `name: str`"),
     (undocumented, r"tool 'undocumented' has no description; write a docstring"),
     (only_sections, r"tool 'only_sections' has no description"),
-    (positional, r"tool 'positional': name: 'str' cannot be named in a call"),
+    (positional, r"tool 'positional': name: 'str' is followed by '/', so a call cannot pass it by name"),
     (variadic, r"tool 'variadic': a tool cannot take \*names, .* write each argument out as a parameter of its own"),
     (untyped_keywords, r"tool 'untyped_keywords': a tool cannot take \*\*kw"),
     (keywords, r"tool 'keywords': a tool cannot take \*\*names, because a model fills"),
     (unresolved, r"the type 'Missing' of parameter 'name' cannot be read .*import it at run time"),
     (opaque, r"the arguments of tool 'opaque' cannot be described: .*complex"),
     (at_path, r"tool 'at_path' cannot be described: .* take a str, and make a Path of it"),
+    (
+        member,
+        r"'member' cannot be described: .* in the place of an enum's member write its value, as in Literal\['a'",
+    ),
+    (fraction, r"tool 'fraction' cannot be described: .* for fractions and bytes take a float or a str"),
     (shape, r"tool 'shape' cannot be described: .* give each a tag .* or write one dataclass with optional fields"),
     (other_context, r"call the parameter 'where' `context`"),
     (numbers, r"tool 'numbers' is a generator"),

@@ -117,6 +117,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
         opened_at: Monotonic instant at which it was opened.
         wall: The moment at which everything is over by the wall clock too, if one was given here or above.
         whole_seconds: How long it was to take when it was opened.
+        ends_with: The account above whose deadline ends this one too; None if it has an earlier one of its own.
     """
 
     limits: Limits
@@ -154,6 +155,7 @@ class Account(msgspec.Struct, eq=False, weakref=True):
     opened_at: float = 0.0
     wall: datetime | None = None
     whole_seconds: float = 0.0
+    ends_with: Account | None = None
 
     def __post_init__(self) -> None:
         """Link the account to those above it."""
@@ -354,6 +356,8 @@ def set_ends(account: Account, parent: Account | None, clock: Clock) -> None:
     if parent is not None:
         whole = account.for_verdict
         end, above = (parent.deadline_at, parent.deadline) if whole else (parent.work_until, parent.work_deadline)
+        if above is not None and (ends is None or above.remaining(clock) < ends.remaining(clock)):
+            account.ends_with = parent.ends_with or parent
         if ends is None or (ends.wall is None and parent.wall is None):
             ends = above if ends is None or (ends.until is not None and end < ends.until) else ends
         else:

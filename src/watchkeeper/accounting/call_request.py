@@ -248,14 +248,20 @@ def expired(account: Account, *, landing: bool) -> Stop:
     """Say that the time is over: the work's, or (for a landing turn) all of it."""
     took = account.deadline_at - account.opened_at
     whole = max(account.whole_seconds, took, 0.0)
-    total = format_duration(whole)
-    said = f"{subject(account, account)} reached its deadline of {total}"
+    owner = account.ends_with or account
+    total = format_duration(whole if owner is account else owner.whole_seconds)
+    said = f"{subject(owner, account)} reached its deadline of {total}"
     if whole - took >= 1:
         said += f" by the wall clock, which went ahead by {format_duration(whole - took)}"
     kept = account.kept_seconds if landing else account.deadline_at - account.work_until
+    parts = (account.has_landing and not landing, "its last turn"), (account.keeps_verdict, "its verdict")
+    whom = " and ".join(name for holds, name in parts if holds)
+    if owner is not account:
+        between = account.chain[: account.chain.index(owner)]
+        above = (level.parent for level in between if not level.for_verdict)
+        kept += sum(level.deadline_at - level.work_until for level in above if level is not None)
+        whom = "last turns and verdicts"
     if kept > 0:
-        parts = (account.has_landing and not landing, "its last turn"), (account.keeps_verdict, "its verdict")
-        whom = " and ".join(name for holds, name in parts if holds)
         said += f"; the last {format_duration(kept)} are kept for {whom}"
     return Stop("timeout", "gate", f"{said}.", "deadline", total)
 

@@ -213,7 +213,8 @@ class Chunks:
             }
             for _, call in sorted(self._calls.items())
         ]
-        whole = {**self._fields, "choices": [{"message": message, "finish_reason": self._finish}]}
+        # A stream that came to its counts is whole also without a reason to finish; a whole answer has no such sign.
+        whole = {**self._fields, "choices": [{"message": message, "finish_reason": self._finish or "stop"}]}
         return msgspec.convert(whole, Completion)
 
 
@@ -235,7 +236,7 @@ def read_reply(completion: Completion, provider: str, encoding: str, position: i
         raise reply_error(completion.error or {"message": "the answer has no choices"}, provider)
     choice = completion.choices[0]
     message = choice.message
-    reason = choice.finish_reason or "stop"
+    reason = choice.finish_reason or ""
     if reason in FAILED:
         raise _failed(choice.error or completion.error, reason, provider)
     calls = tuple(

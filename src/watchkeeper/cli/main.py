@@ -53,6 +53,21 @@ class Commands(typer.core.TyperGroup):
             raise
 
 
+class AccountCommand(typer.core.TyperCommand):
+    """A command with an amount; one below 0 is an amount that cannot be, no unknown option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        given = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            unknown: str | None = getattr(error, "option_name", None)
+            if unknown is not None and unknown[1:2] in {*"0123456789.$"}:
+                nanos(next(arg for arg in given if arg.startswith(unknown)), "AMOUNT")
+            raise
+
+
 app = typer.Typer(
     name="watchkeeper",
     cls=Commands,
@@ -223,7 +238,7 @@ def observe_command(
                     observing.print_heard(make_console(out), run, said)
 
 
-@app.command("account")
+@app.command("account", cls=AccountCommand)
 def account_command(
     name: Annotated[str | None, typer.Argument(metavar="NAME|settle", help="Of this account only; or settle.")] = None,
     call: Annotated[str | None, typer.Argument(metavar="ID", help="settle: the call, or how its id begins.")] = None,
@@ -258,7 +273,7 @@ def settle(call: str, cost: int, tokens: TokenUsage | None, ledger: str | None) 
     """Book what a call came to, in nano-dollars and tokens, and say what is booked now."""
     settled = settle_by_hand(named_ledger(ledger), call, cost, tokens)
     with printing() as out:
-        report.print_settled(make_console(out), settled, cost)
+        report.print_settled(make_console(out), settled, cost, tokens)
 
 
 def named_ledger(option: str | None) -> Path:

@@ -35,6 +35,7 @@ from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.core.usage import TokenUsage
 from watchkeeper.store.ledger_file import AccountReport, PresumedCall
 from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredEvent, StoredRun, untyped
 
@@ -549,11 +550,16 @@ def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:
         print_table(console, ("id", "account", "call", "", "since (UTC)", "cost", "tokens"), presumed)
 
 
-def print_settled(console: Console, settled: Sequence[PresumedCall], nanos: int) -> None:
-    """Say what is booked for a call now, and what was booked before."""
+def print_settled(console: Console, settled: Sequence[PresumedCall], nanos: int, used: TokenUsage | None) -> None:
+    """Say what is booked for a call now, and what was booked before; without tokens, those that were booked stay."""
     for call in settled[:1]:
         cost, tokens = worst_of(call)
-        put(console, f"{call.id}: {format_money(nanos)} is booked in the place of {cost} and {tokens} tokens")
+        booked = f"{call.id}: {format_money(nanos)}"
+        if used is None:
+            put(console, f"{booked} is booked in the place of {cost}; the {tokens} tokens stay as they were")
+            continue
+        booked += f" and {used.total:,} tokens ({used.input_tokens:,} in, {used.output_tokens:,} out) are booked"
+        put(console, f"{booked} in the place of {cost} and {tokens} tokens")
 
 
 def worst_of(call: PresumedCall) -> tuple[str, str]:

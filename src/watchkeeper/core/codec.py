@@ -258,6 +258,11 @@ def _instead(reason: str) -> str:
     """Return what to write in the place of a type that has no JSON Schema."""
     if "pathlib." in reason:
         return "take a str, and make a Path of it"
+    if "Literal may only" in reason:
+        return (
+            "in the place of an enum's member write its value, as in Literal['a', 'red'], or take the enum itself as"
+            " the type; for fractions and bytes take a float or a str"
+        )
     if "Type unions" in reason:
         return (
             "a model's JSON does not tell such types apart: give each a tag (class A(msgspec.Struct, tag=True)), or"

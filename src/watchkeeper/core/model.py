@@ -138,7 +138,7 @@ class ModelReply:
         usage: Tokens as the provider reported them.
         finish: Why the model stopped; ``refusal`` also for content filters; ``paused`` if it goes on where it was as
             soon as it gets its own message back; ``unknown`` for reasons that nobody here knows: the answer may be
-            incomplete, so it is never taken for the final one.
+            incomplete, so it is never taken for the final one; ``tool_calls`` without a call is treated alike.
         model: The model that actually answered, as the provider names it.
         response_id: The provider's id of the reply, if any.
         refusal: The refusal's text, if it refused.

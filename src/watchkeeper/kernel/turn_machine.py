@@ -343,8 +343,10 @@ class TurnMachine:
         if reply.finish == "length":
             stop = Stop("output_invalid", "loop", "The final answer was cut off at the output limit, twice in a row.")
             return self._ask_again(CUT_NOTICE, stop)
-        if reply.finish == "unknown":
+        if reply.finish in ("unknown", "tool_calls"):
             why = f"for a reason that is not known ({reply.ended_by or 'none was given'})"
+            if reply.finish == "tool_calls":
+                why = "with tool calls as the reason, but has none"
             stop = Stop(
                 "output_invalid", "loop", f"The final answer ended {why}, twice in a row; it may be incomplete."
             )

@@ -50,6 +50,7 @@ from watchkeeper.store.sqlite import (
     identities,
     is_locked,
     refuse_second_name,
+    replaced,
 )
 
 VARIABLE: Final = "WATCHKEEPER_LEDGER"
@@ -275,14 +276,14 @@ class LedgerFile:
             if self._found or self._identity not in (None, found[0]):
                 if found[0] == self._identity and {*found} <= {*self._found, None}:  # nobody has made one anew yet
                     self._save()
-                raise replaced(self.path)
+                raise replaced(self.path, itself=found[0] != self._identity)
             self._found, self._identity = found, found[0]
 
     def _begin(self) -> None:
         """Open the file if need be, and begin a transaction."""
         if self._connection is None:
             if self._identity is not None and self._identity != identities(self.path)[0]:
-                raise replaced(self.path)
+                raise replaced(self.path, itself=True)
             refuse_second_name(self.path)
             self._connection = connect(self.path, SCHEMA, 0.0 if self._locked else self._busy_seconds)
             self._found = ()
@@ -509,14 +510,6 @@ def long_ago(instant: float, openings: Iterable[float]) -> float:
             return instant - left
         left, instant = left - counted, opened
     return -math.inf
-
-
-def replaced(path: Path) -> StoreError:
-    """Return the error that the file is not the one that this process has used so far."""
-    return StoreError(
-        f"the ledger {path} (or its -wal or -shm file) was deleted or replaced while it was in use, so nobody knows"
-        " what is left; stop all processes that use it, put the file back or start with a new one, and start them again"
-    )
 
 
 def ledger_path(where: Path | str, environ: Mapping[str, str] | None = None) -> Path:

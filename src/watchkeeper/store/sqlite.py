@@ -172,6 +172,25 @@ def refuse_second_name(path: Path) -> None:
         )
 
 
+def replaced(path: Path, *, itself: bool) -> StoreError:
+    """Return the error that a ledger is not the file that this process has used so far, or a side file of it is not.
+
+    Args:
+        path: The ledger.
+        itself: Whether it is the ledger; else only its ``-wal`` or ``-shm`` file was deleted or replaced.
+    """
+    if itself:
+        return StoreError(
+            f"the ledger {path} was deleted or replaced while it was in use, so nobody knows what is left; stop all"
+            " processes that use it, put the file back or start with a new one, and start them again"
+        )
+    return StoreError(
+        f"the -wal or -shm file of the ledger {path} was deleted or replaced while it was in use, so this call is"
+        " refused; keep the ledger and put nothing back: the next call opens it again. Start no other process on it"
+        " before each that has it open has made a call, and leave these files to SQLite from now on"
+    )
+
+
 @contextmanager
 def failing_as(what: str, advice: str = "") -> Generator[None]:
     """Turn errors of the file or the disk into a StoreError.

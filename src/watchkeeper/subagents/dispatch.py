@@ -42,7 +42,7 @@ from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import SHARED
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import is_share, is_whole
-from watchkeeper.core.text import error_text, one_line, one_name
+from watchkeeper.core.text import error_text, logger, one_line, one_name
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
 from watchkeeper.loop.compaction import shortened
 from watchkeeper.prompt.template import Prompt
@@ -138,7 +138,7 @@ class SubagentSettings:
             if not isinstance(value, kind):
                 raise ConfigurationError(f"{name}={value!r} of a subagent must be {wanted}")
         hydrate = cast("object", self.hydrate)
-        if hydrate is not None and (not callable(hydrate) or iscoroutinefunction(hydrate)):
+        if hydrate is not None and not (callable(hydrate) and not is_async(hydrate)):
             raise ConfigurationError(
                 f"hydrate={self.hydrate!r} must be a function that takes the child's session, and not async: it is"
                 " called on a worker thread"
@@ -420,8 +420,13 @@ def label_of(model: Model | str) -> str:
     return model if isinstance(model, str) else f"{model.provider}:{model.name}"
 
 
+def is_async(function: Callable[..., object]) -> bool:
+    """Return whether calling it gives a coroutine, also for an object whose ``__call__`` is async."""
+    return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
+
+
 def hydrated(hydrate: Callable[[Session], object], session: Session) -> None:
-    """Let a function derive more state in a child's session.
+    """Let a function derive more state in a child's session; a failure is logged too, because no model can mend it.
 
     Raises:
         ToolValidationError: If it fails; the child does not run.
@@ -430,11 +435,14 @@ def hydrated(hydrate: Callable[[Session], object], session: Session) -> None:
         made = hydrate(session)
         if isinstance(made, Coroutine):
             made.close()
-            raise TypeError("hydrate returned a coroutine, which nothing awaits; give a function that is not async")
+            raise ConfigurationError("hydrate returned a coroutine, which nothing awaits: give one that is not async")
     except Exception as error:
-        raise ToolValidationError(
-            f"The subagent's state could not be prepared from the snapshot, so it was not started: {error_text(error)}"
-        ) from error
+        why = error_text(error)
+        logger().warning("subagent.not_prepared", hydrate=repr(hydrate), error=why)
+        said = f"The subagent's state could not be prepared from the snapshot, so it was not started: {why}"
+        if isinstance(error, ConfigurationError):
+            said = f"{said.rstrip('.')}. {SAME_AGAIN}"
+        raise ToolValidationError(said) from error
 
 
 def _told(number: int, task: DispatchSubagent, outcome: SubagentOutcome) -> str:
