@@ -32,9 +32,10 @@ from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
+from watchkeeper.observers.cascade import ErrorCascadeDetector
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
-from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
+from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection

@@ -31,8 +31,9 @@ import msgspec
 
 from tests.corpus.trace import Label, Trace, TracedCall
 from watchkeeper.accounting.budget import BudgetStatus
+from watchkeeper.observers.cascade import ErrorCascadeDetector
 from watchkeeper.observers.drift import DriftDetector
-from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
+from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory

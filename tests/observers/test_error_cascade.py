@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.corpus.corpus import ask, event_of
 from tests.corpus.trace import TracedCall
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.observers.stall import ErrorCascadeDetector, largest_group
+from watchkeeper.observers.cascade import ErrorCascadeDetector, largest_group
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory, digest
 from watchkeeper.session.session import Session

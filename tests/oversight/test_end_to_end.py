@@ -17,9 +17,10 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.observers.acknowledge import answer_section
+from watchkeeper.observers.cascade import ErrorCascadeDetector
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
-from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
+from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.observer import (
     Escalation,

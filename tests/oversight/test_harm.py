@@ -19,7 +19,7 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.workers import BreakOut
 from watchkeeper.observers.acknowledge import answer_section
-from watchkeeper.observers.stall import ErrorCascadeDetector
+from watchkeeper.observers.cascade import ErrorCascadeDetector
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.completion import EXPLANATION_CHARS, TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.observer import Escalation, ObserverConfig, ObserverContext, ObserverTrigger, on_loop

@@ -14,9 +14,10 @@ from tests.oversight.support import ALWAYS, Watcher, looks, watched
 from watchkeeper.core import workers
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ObserverError
+from watchkeeper.observers.cascade import ErrorCascadeDetector
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
-from watchkeeper.observers.stall import ErrorCascadeDetector, StallDetector
+from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.observer import (
     FeedbackContext,

@@ -9,9 +9,10 @@ from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
     from watchkeeper.observers.acknowledge import answer_advice as answer_advice, answer_section as answer_section
+    from watchkeeper.observers.cascade import ErrorCascadeDetector as ErrorCascadeDetector
     from watchkeeper.observers.drift import DriftDetector as DriftDetector
     from watchkeeper.observers.resources import PaceEstimator as PaceEstimator, ResourceObserver as ResourceObserver
-    from watchkeeper.observers.stall import ErrorCascadeDetector as ErrorCascadeDetector, StallDetector as StallDetector
+    from watchkeeper.observers.stall import StallDetector as StallDetector
     from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
     from watchkeeper.prompt.observer import Escalation as Escalation, FeedbackContext as FeedbackContext
     from watchkeeper.prompt.observer import FeedbackProvider as FeedbackProvider
@@ -25,9 +26,10 @@ else:
         __name__,
         {
             "observers.acknowledge": "answer_advice answer_section",
+            "observers.cascade": "ErrorCascadeDetector",
             "observers.drift": "DriftDetector",
             "observers.resources": "PaceEstimator ResourceObserver",
-            "observers.stall": "ErrorCascadeDetector StallDetector",
+            "observers.stall": "StallDetector",
             "prompt.advice": "Assessment Feedback Observation",
             "prompt.observer": (
                 "Escalation FeedbackContext FeedbackProvider FeedbackProviderConfig FeedbackTrigger ObserverConfig "
