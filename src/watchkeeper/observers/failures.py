@@ -1,0 +1,642 @@
+"""What one tool call says about failing: whether it failed, of which kind, and which things it named.
+
+A call failed if its tool reported that, or if its result says so although the tool reported a success: an error object,
+an error in the first or last line of a short answer, an exit code. What is no failure: a search without hits, exit code
+1 without a message, the red verdict of a check.
+
+Everything is computed from one call alone and kept by its fingerprint, so that no call is read twice. Of a long result
+only its beginning and its end are read. Tools are known by what they do, never by their names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from watchkeeper.prompt.trajectory import CallDigest
+from watchkeeper.tools.context import ToolInvoked, error_message, is_success
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Outcome = Literal["succeeded", "failed", "neither"]
+
+FIRST_CHARS: Final = 700
+LAST_CHARS: Final = 300
+"""How much of a longer result is read."""
+
+SHORT: Final = 600
+"""An answer of at most so many characters may be a refusal as a whole; a longer one tells something."""
+
+KEPT: Final = 4096
+"""The number of calls whose reading is kept."""
+
+ARGUMENTS: Final = 20
+ARGUMENT_CHARS: Final = 400
+THINGS: Final = 24
+"""How many arguments are read, how much of each, and how many things one call may name."""
+
+
+# --- did it fail? -----------------------------------------------------------------------------------------------------
+
+SIGNS: Final = re.compile(
+    r"err|fail|denied|refus|can(?:no|'|\u2019)t|could|unable|invalid|\bno[ nt]|unknown|unauth|false|except|fatal|exit|stat|code|"
+    r"\b[45]\d\d\b|limit|expire|missing|reject|forbid|time|traceback|block|abort|lock|\brc\b|busy|full|fehler|verweigert|"
+    r"interdit|quota|unreach|unavail|only|reset|lost|down"
+)
+"""A result without any of these is no failure."""
+
+OPENING: Final = re.compile(
+    r"(?:[\[(<{*!❌⚠✗✖\s-]*)"
+    r"(?:(?:error|err|fatal|failed|failure|fault|exception|critical|denied|refused|rejected|forbidden|unauthori[sz]ed|"
+    r"aborted|abort|fehler|fehlgeschlagen|erreur|échec|refusé|errore|fallo|fout|feil|sorry|traceback|panic|rejection|"
+    r"cannot|can't|can not|could not|couldn't|unable to|not (?:allowed|permitted|authori[sz]ed|accepted|possible|saved|filed|"
+    r"done|sent|written|applied|created|executed)|(?:permission|access|operation|request|command|connection|"
+    r"authentication|login|call|action|upload|write|transaction|zugriff|accès)\b[^.\n]{0,30}?"
+    r"\b(?:denied|refused|failed|rejected|forbidden|timed out|not permitted|aborted|verweigert|refusé)|"
+    r"invalid|illegal|unknown|unrecogni[sz]ed|unsupported|too many requests|quota|rate limit)\b"
+    r"|[a-z_.]*(?:error|exception)\b|(?:http(?:/[\d.]+)? ?)?(?:status:? ?)?[45]\d\d\b(?=\s*[\w:-]*[a-z]|$)|e[a-z]*\d{2,6}\b)"
+)
+"""How the first line of a refusal begins, in lower case."""
+
+MESSAGE: Final = re.compile(
+    r"^[\w./@-]{1,40}(?:\[\d+\])?: (?:.{0,120}: )?(?:error\b|fatal\b|permission denied|no such|command not found|not found|cannot "
+    r"|can't |could not|operation not permitted|connection (?:refused|reset|timed out)|access denied|device or resource "
+    r"busy|no space left|read-only|authentication|unable|failed|not (?:a |an |authori|permitted|allowed)|unrecogni|invalid|"
+    r"unknown|timed out|disk quota)"
+    r"|: (?:permission denied|no space left on device|command not found|connection (?:refused|timed out|reset\b.*)|"
+    r"operation not permitted|no route to host|no such (?:file or directory|host)|access denied|unauthorized|forbidden)\W*$"
+    r"|^[\w.]*[a-z](?:error|exception): "
+)
+"""A line that a program writes when it fails, in lower case."""
+
+STRUCTURED: Final = re.compile(
+    r'"(?:ok|success|succeeded|accepted|applied|granted|allowed)"\s*:\s*(?:false|0\b|"(?:false|no)")'
+    r'|"(?:error|err|fault|exception|error_?(?:code|message|type)|failure|reason_code)"\s*:\s*'
+    r'(?!null|false|""|\[\s*\]|\{\s*\}|\d|"none"|"no"|"0")'
+    r'|"(?:status|state|result|outcome|type|level|kind|severity|verdict)"\s*:\s*'
+    r'"(?:error|fail(?:ed|ure)?|denied|refused|rejected|forbidden|unauthori[sz]ed|fault|nok|ko|invalid)"'
+    r'|"(?:status|code|status_?code|http_?(?:status|code)?)"\s*:\s*"?[45]\d\d\b'
+    r"|<(?:error|fault|exception|soap:fault)\b|<status>\s*(?:error|denied|refused|failed|rejected)"
+    r"|^(?:ok|success|accepted)\s*[:=]\s*(?:false|no)\b|^(?:status|result|outcome)\s*[:=]\s*(?:error|denied|refused|rejected|failed|[45]\d\d)\b",
+    re.MULTILINE,
+)
+"""An error in an answer that has fields, in lower case."""
+
+ENDED: Final = re.compile(
+    r"^\W*(?:(?:command|process|program)\s+)?(?:exit(?:ed)?(?:\s+with)?(?:[ _-]?(?:code|status))?|status|return[ _]?code|"
+    r"rc|code|\?)\W{0,3}(?<!\d)([0-2]?\d?\d)(?:\W*$|[\s,;|)\]]+(?:\w+\s*[=:]\s*[\w.]+[\s,;)\]]*)*$)",
+    re.MULTILINE,
+)
+"""The line that tells the exit code."""
+
+CODE_FIELD: Final = re.compile(r'"(?:exit_?(?:code|status)?|return_?code|rc|exitcode)"\s*:\s*(\d{1,3})\b')
+
+VERDICT: Final = re.compile(
+    r"\b\d+ (?:[a-z]+ )?(?:failed|passed|failing|passing|failures?|errors?|problems?|warnings?|violations?|mismatch(?:es)?)\b"
+    r"|^\s*(?:failed|fail|not ok|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b)[\w./-]*[/_:.\d]"
+    r"|\bassert|\bexpected:? [^\s,;]*\d|\bexpected .{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures?|errors?|passed)\s*[:=]\s*\d"
+    r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|\b(?:test|spec|check|lint)[\w ]{0,20}(?:failed|red)\b"
+    r"|\w+:? failed:? (?:expected|at line|assert|in \w+ \d)|\d+ (?:of|/) ?\d+ (?:tests|checks|passed|failed|ok)",
+    re.MULTILINE,
+)
+"""What a check says of what it checked, in lower case."""
+
+NO_VERDICT: Final = re.compile(
+    r"no module named|modulenotfound|command not found|cannot find (?:module|package)|no space left|permission denied|"
+    r"connection refused|could not connect|not installed|unauthori[sz]ed|quota exceeded|too many requests"
+)
+"""What keeps a check from checking."""
+
+NO_HITS: Final = re.compile(
+    r"\b(?:no|0|zero) (?:\w+ )?(?:match(?:es|ing)?|results?|hits?|entry|entries|records?|rows?|documents?|items?|"
+    r"occurrences?)\b|\bnothing (?:was )?(?:found|matched|to show)|no files? (?:found|match)|\b(?:keine treffer|aucun "
+    r"r[ée]sultat|sin resultados)"
+)
+ERRORLIKE: Final = re.compile(r"error|denied|refused|failed|exception|cannot|could not|unable|fatal|unauthori|expired")
+
+
+class Reading(NamedTuple):
+    """What a result says: how the call came out, and the message if it failed (in lower case, without wrapping)."""
+
+    outcome: Outcome
+    message: str = ""
+
+
+_READ: dict[tuple[int, bool], Reading] = {}
+_ASKED: dict[int, Asked] = {}
+_FAILURES: dict[tuple[int, bool], Failure] = {}
+
+
+def reading(call: CallDigest, invoked: ToolInvoked) -> Reading:
+    """Return how a call came out.
+
+    Args:
+        call: Its digest.
+        invoked: The call itself.
+    """
+    key = call.kind, call.success
+    known = _READ.get(key)
+    if known is None:
+        known = _keep(_READ, key, _read(invoked))
+    return known
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> V:
+    """Keep a value; if there are too many, forget them all, which is rare."""
+    if len(kept) >= KEPT:
+        kept.clear()
+    kept[key] = value
+    return value
+
+
+def _read(invoked: ToolInvoked) -> Reading:
+    whole = invoked.rendered_output
+    text = whole if len(whole) <= LONGEST else f"{whole[:FIRST_CHARS]}\n{whole[-LAST_CHARS:]}"
+    text = text.lower()
+    succeeded = is_success(invoked)
+    if succeeded and not SIGNS.search(text):
+        return SUCCEEDED
+    said = error_message(invoked)
+    if said and said[:FIRST_CHARS].lower() not in text:
+        text = f"{said[:FIRST_CHARS].lower()}\n{text}"
+    text = _without_command(text, invoked.params)
+    code, body = _without_code(text)
+    if succeeded and not code and not _says_error(body):
+        return SUCCEEDED
+    if _is_no_failure(code, body) or (_is_check(invoked.params) and KEPT_FROM.search(body) is None):
+        return NEITHER
+    return Reading("failed", body[:FIRST_CHARS] or invoked.outcome)
+
+
+SUCCEEDED: Final = Reading("succeeded")
+NEITHER: Final = Reading("neither")
+
+
+def _says_error(body: str) -> bool:
+    """Whether a result says that what was asked was refused or went wrong, although the tool reported no failure."""
+    if body[:1] in "{[<":
+        return STRUCTURED.search(body, 0, 200 if len(body) > SHORT else FIRST_CHARS) is not None
+    first, _, rest = body.partition("\n")
+    last = rest.rpartition("\n")[2] or first
+    if len(body) > SHORT:
+        return OPENING.match(first) is not None and (first.startswith("traceback") or MESSAGE.search(last) is not None)
+    if OPENING.match(first) or MESSAGE.search(first) or MESSAGE.search(last) or STRUCTURED.search(body):
+        return True
+    return PROGRAM.match(last) is not None and any(pattern.search(last) for _, pattern in STRONG)
+
+
+def _is_check(params: Any) -> bool:
+    """Whether a call asks whether something works, so that it is no failure if it does not."""
+    return any(
+        isinstance(value, str) and CHECK.search(value[:ARGUMENT_CHARS])
+        for _, value in islice(_named(params), ARGUMENTS)
+    )
+
+
+def _is_no_failure(code: int | None, body: str) -> bool:
+    """Whether what looks like a failure is only the answer to a question."""
+    if code == 1 and not body:
+        return True
+    if VERDICT.search(body):
+        return NO_VERDICT.search(body) is None or "passed" in body
+    return len(body) <= SHORT and NO_HITS.search(body) is not None and ERRORLIKE.search(body) is None
+
+
+def _without_command(text: str, params: Any) -> str:
+    """Return a result without the command line that it repeats."""
+    if text[:2] not in ("$ ", "> ", "+ ", "# "):
+        return text
+    for _, value in islice(_named(params), ARGUMENTS):
+        if isinstance(value, str) and value and text[2:].startswith(value[:LONGEST].lower()):
+            return text[2 + len(value) :]
+    return text
+
+
+def _without_code(text: str) -> tuple[int | None, str]:
+    """Return the exit code that a result tells, None if it tells none, and what else it says."""
+    text, code = text.strip(), None
+    if text[:1] == "{":
+        field = CODE_FIELD.search(text)
+        code = int(field[1]) if field else None
+        text = _unwrapped(text, has_code=code is not None)
+    if text[:1] not in "{[<":
+        found = ENDED.search(text)
+        if found is not None:
+            code = int(found[1])
+            text = f"{text[: found.start()]}\n{text[found.end() :]}"
+    return code, ENVELOPE.sub("", text).strip()
+
+
+def _unwrapped(text: str, *, has_code: bool) -> str:
+    """Return what a program wrote, if a result with fields is only the wrapping of that; else the result."""
+    if not has_code and STRUCTURED.search(text, 0, FIRST_CHARS):
+        return text
+    try:
+        fields = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    if not isinstance(fields, dict):
+        return text
+    written: list[str] = []
+    for name, value in cast("dict[str, Any]", fields).items():
+        if not WRITTEN.search(name):
+            continue
+        lines = cast("list[Any]", value) if isinstance(value, list) else [value]
+        written += [line for line in lines if isinstance(line, str)]
+    return "\n".join(written).strip() if written or has_code else text
+
+
+ENVELOPE: Final = re.compile(
+    r"^\W*(?:stdout|stderr|output)\W*$|^\W*(?:rc|took|elapsed|duration|time|done)\b[ \w:=]*?[\d.]+ ?(?:ms|s)\W*$",
+    re.MULTILINE,
+)
+WRITTEN: Final = re.compile(r"^(?:std_?out|std_?err|output|out|err|text|lines|body|content|response|result|log)$")
+LONGEST: Final = 4200
+"""Longer results are read at their beginning and their end only."""
+
+CHECK: Final = re.compile(
+    r"(?i:\b(?:health|healthz|ready|readyz|livez|liveness|readiness|ping|self-?test|probe|heartbeat)\b)"
+)
+"""What stands in the arguments of a call that asks whether something works."""
+
+KEPT_FROM: Final = re.compile(
+    r"denied|forbidden|unauthori|expired|no space|quota|too many|not found|no such|could not resolve|no route|"
+    r"cannot connect|permission|login|credential"
+)
+"""What keeps such a call from an answer."""
+
+PROGRAM: Final = re.compile(r"^\W*[a-z][\w.@-]{1,30}(?: [\w-]+)?: \S")
+"""How a program begins what it says."""
+
+
+# --- what was asked? --------------------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """What a call asked for.
+
+    Attributes:
+        action: The tool, with the program and its subcommand for a command line, and the verb for a tool of many.
+        things: The files, hosts, ids and names among its arguments.
+        texts: Fingerprint of all texts among its arguments; numbers, such as a time limit, are left out.
+        writes: Whether it seems to write something.
+    """
+
+    action: str
+    things: frozenset[str]
+    texts: int
+    writes: bool
+
+
+COMMAND_KEYS: Final = re.compile(
+    r"(?:^|_)(?:command|cmd|commandline|shell|bash|script|line|argv|args|exec)$", re.IGNORECASE
+)
+WRITE_KEYS: Final = re.compile(
+    r"^(?:content|contents|text|body|patch|diff|new\w*|old\w*|replace\w*|after|data|value|to|set|source|edits?|changes?)$"
+    r"|_(?:text|content|value)$",
+    re.IGNORECASE,
+)
+MOVES: Final = re.compile(r"^\s*(?:cd|pushd)\s+\S+\s*(?:&&|;)\s*")
+WRITING: Final = re.compile(
+    r"(?:^|\s)>{1,2}\s*[\w./~$]|\b(?:sed -i|tee|mv|cp|rm|apply|patch|install|write_text|set|edit|commit|checkout)\b"
+)
+VERB_KEYS: Final = re.compile(r"(?:^|_)(?:action|op|operation|method|verb|subcommand|mode)$", re.IGNORECASE)
+ID_KEYS: Final = re.compile(r"(?:^|_)(?:id|ids|no|nr|num|number|key|ref|index)$|[a-z]Id$", re.IGNORECASE)
+SKIPPED: Final = frozenset(["sudo", "env", "time", "nohup", "nice", "timeout", "exec", "command", "xargs"])
+PRELUDES: Final = frozenset(["cd", "export", "source", "set", "sleep", "echo", "mkdir", "true", "pwd", "."])
+PLAIN: Final = frozenset(
+    [
+        "cat",
+        "ls",
+        "grep",
+        "rg",
+        "egrep",
+        "rm",
+        "cp",
+        "mv",
+        "find",
+        "head",
+        "tail",
+        "sed",
+        "awk",
+        "touch",
+        "chmod",
+        "chown",
+        "test",
+        "which",
+        "diff",
+        "less",
+        "wc",
+        "sort",
+        "tee",
+        "ln",
+        "stat",
+        "file",
+        "du",
+        "df",
+        "ps",
+        "kill",
+        "curl",
+        "wget",
+        "ping",
+        "ssh",
+        "scp",
+    ]
+)
+"""Programs without subcommands."""
+
+SQL: Final = re.compile(
+    r"\s*(select|insert|update|delete|create|alter|drop|grant|truncate|with|merge|copy)\b", re.IGNORECASE
+)
+THING: Final = re.compile(
+    r"'([^'\n]{2,80})'|\"([^\"\n]{2,80})\"|`([^`\n]{2,80})`|((?:[a-z][a-z0-9+.-]*://)?[\w~.@-]*(?:[/\\][\w.@~{}-]+)+/?)"
+    r"|(\w[\w-]*(?:[._:@-][\w-]+)+)"
+)
+WORD: Final = re.compile(r"[^\W\d_]{3,}")
+
+
+def asked(call: CallDigest, invoked: ToolInvoked) -> Asked:
+    """Return what a call asked for.
+
+    Args:
+        call: Its digest.
+        invoked: The call itself.
+    """
+    known = _ASKED.get(call.action)
+    if known is None:
+        known = _keep(_ASKED, call.action, _asked(invoked.name, invoked.params))
+    return known
+
+
+DONE: Final = re.compile(
+    r"\b(?:saved|updated|written|wrote|edited|applied|patched|replaced|changed|modified|set|created|added|removed|deleted|"
+    r"installed|committed|moved|renamed|inserted)\b",
+    re.IGNORECASE,
+)
+"""What a short answer says after a change."""
+
+
+def has_changed(call: CallDigest, invoked: ToolInvoked) -> bool:
+    """Return whether a call that succeeded seems to have changed something.
+
+    Args:
+        call: Its digest.
+        invoked: The call itself.
+    """
+    if asked(call, invoked).writes:
+        return True
+    said = invoked.rendered_output
+    return len(said) <= SHORT // 4 and DONE.search(said) is not None
+
+
+def _asked(tool: str, params: Any) -> Asked:
+    parts = [tool]
+    things: list[str] = []
+    given: list[str] = []
+    writes = False
+    for name, value in islice(_named(params), ARGUMENTS):
+        if isinstance(value, list | tuple) and COMMAND_KEYS.search(name):
+            value = " ".join(str(each) for each in islice(cast("Iterable[Any]", value), ARGUMENTS))
+        if isinstance(value, bool) or value is None:
+            continue
+        if isinstance(value, int | float):
+            if ID_KEYS.search(name):
+                things.append(f"{name}={value}".lower())
+            continue
+        if isinstance(value, str) and COMMAND_KEYS.search(name):
+            value = MOVES.sub("", value[: 2 * ARGUMENT_CHARS])
+            writes = writes or WRITING.search(value) is not None
+        writes = writes or WRITE_KEYS.search(name) is not None
+        texts = value if isinstance(value, list | tuple) else [value]
+        for text in islice(cast("Iterable[Any]", texts), ARGUMENTS):
+            given.append(text if isinstance(text, str) else "")
+            parts += _verbs(name, text) if isinstance(text, str) else ()
+            things += _things_of_argument(text[:ARGUMENT_CHARS].lower()) if isinstance(text, str) else ()
+    return Asked(" ".join(parts), frozenset(things[: 2 * THINGS]), hash(tuple(given)), writes)
+
+
+def _named(params: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(params, str):
+        return (("command", params),)
+    if isinstance(params, dict):
+        return ((str(name), value) for name, value in _flat(cast("Mapping[str, Any]", params)))
+    fields = getattr(params, "__struct_fields__", None) or getattr(params, "__dataclass_fields__", ())
+    return ((name, getattr(params, name)) for name in fields)
+
+
+def _flat(params: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for name, value in params.items():
+        if isinstance(value, dict):
+            yield from islice(cast("Mapping[str, Any]", value).items(), ARGUMENTS)
+        else:
+            yield name, value
+
+
+def _verbs(name: str, text: str) -> list[str]:
+    """Return what an argument says of the kind of action."""
+    if COMMAND_KEYS.search(name):
+        return program(text[:ARGUMENT_CHARS])
+    if VERB_KEYS.search(name) and len(text) <= 24:
+        return [text.lower()]
+    statement = SQL.match(text)
+    return [statement[1].lower()] if statement and " " in text.strip() else []
+
+
+def program(line: str) -> list[str]:
+    """Return the program that a command line runs, with its subcommand; of several the first that is no preparation.
+
+    Args:
+        line: As for a shell.
+    """
+    first: list[str] = []
+    for part in re.split(r"&&|;|\n|\|\|", line):
+        words = [word for word in part.split("|")[0].split() if "=" not in word.split("/")[0] or word.startswith("-")]
+        while words and words[0] in SKIPPED:
+            words = words[1:]
+        if not words:
+            continue
+        name = words[0].rpartition("/")[2]
+        first = first or [name]
+        if name in PRELUDES:
+            continue
+        if name in PLAIN:
+            return [name]
+        plain = [word for word in words[1:4] if not word.startswith("-") or word == "-m"]
+        return [name, *(word for word in plain[:2] if re.fullmatch(r"-m|[a-z][a-z_-]*", word))][:3]
+    return first
+
+
+def _things_of_argument(text: str) -> list[str]:
+    text = text.strip()
+    if len(text) <= 120 and text and not any(char.isspace() for char in text):
+        return spellings(text)
+    return things_in(text)
+
+
+def things_in(text: str) -> list[str]:
+    """Return the things that a text names: what stands in quotes, paths, hosts, names that are more than a word.
+
+    Args:
+        text: In lower case.
+    """
+    found: list[str] = []
+    for match in islice(THING.finditer(text), THINGS):
+        found += spellings(next(filter(None, match.groups())))
+    return found
+
+
+def spellings(thing: str) -> list[str]:
+    """Return a thing and other names by which it may be meant: a path without its folder, an address's host.
+
+    Args:
+        thing: In lower case.
+    """
+    thing = thing.strip(" .,;:()[]{}<>'\"`").replace("\\", "/")
+    scheme, _, rest = thing.rpartition("://")
+    plain = rest.partition("?")[0].rstrip("/")
+    if not plain or plain.isdigit():
+        return [plain] if plain else []
+    if "/" not in plain:
+        return [plain]
+    host = [plain.partition("/")[0]] if scheme.startswith("http") else []
+    plain = plain.lstrip("./")
+    return [plain, plain.rpartition("/")[2], *host]
+
+
+# --- what went wrong? -------------------------------------------------------------------------------------------------
+
+Class = Literal[
+    "", "tool", "dependency", "disk", "login", "rights", "quota", "network", "lock", "conflict", "missing", "interface"
+]
+
+STRONG: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
+    (cast("Class", name), re.compile(pattern))
+    for name, pattern in {
+        "tool": r"unknown tool|no (?:such )?tool\b|tool .{0,40}(?:not (?:found|available)|does not exist)|unknown_tool",
+        "dependency": r"no module named|modulenotfound|command not found|not installed|is not recogni[sz]ed as|cannot find "
+        r"(?:module|package)|importerror|missing (?:dependenc|librar|package)|unable to locate package|shared librar|"
+        r"unmet dependenc|could not find a version|no matching distribution|executable .{0,40}not found|"
+        r"unresolved import|: not found$",
+        "disk": r"no space|disk (?:is )?full|disk quota|enospc|out of (?:disk|space)|(?:volume|storage|device|filesystem|"
+        r"partition|tablespace) .{0,24}(?:is )?full|insufficient (?:disk|storage)|not enough (?:disk|space|storage)",
+        "login": r"unauthori[sz]ed|unauthenticated|authentication|(?:token|credential|session|password|certificate|api.?key|"
+        r"licen[cs]e|ticket|grant|signature|secret|login|cookie)s?\b.{0,40}(?:expired|invalid|revoked|rejected|"
+        r"not (?:accepted|valid)|missing|required|wrong|bad|unknown|mismatch|stale|abgelaufen)|(?:expired|invalid|revoked|bad|"
+        r"wrong|stale|missing)\b.{0,24}(?:token|credential|session\b|password|certificate|api.?key|licen[cs]e|ticket|"
+        r"signature|secret|login|user name)|log ?in (?:first|again|required)|not (?:logged|signed) in",
+        "rights": r"permission|access ?denied|forbidden|not (?:authori[sz]ed|entitled|allowed to|permitted)|may not|"
+        r"insufficient[ _](?:privilege|permission|scope|right|role)|read-?only|\beacces\b|\beperm\b|verweigert|accès refus|lacks? "
+        r"(?:the )?(?:\S+ )?(?:role|right|permission|privilege|scope|grant)|access .{0,30}denied|denied by (?:policy|acl)",
+        "quota": r"too many requests|rate.?limit|throttl|slow down|quota|limit (?:is |was )?(?:exceeded|reached|hit)|"
+        r"exceed(?:s|ed|ing)? .{0,40}(?:limit|allowance|budget)|out of credit|insufficient (?:funds|credit|balance)|"
+        r"payment required|budget .{0,20}(?:exhausted|used up)|no .{0,24}credits? left|credits? .{0,16}exhausted",
+        "lock": r"\block(?:s|ed|ing)?\b|deadlock|\bbusy\b|in use by|held by|ebusy|checked out by|being edited by|"
+        r"already (?:running|in progress)",
+        "network": r"connection (?:was )?(?:refused|reset|timed|aborted|closed|lost|failed)|could not (?:resolve|translate|"
+        r"connect|reach)|(?:can|could) ?n[o']t (?:connect|reach|resolve)|unreachable|no route|name (?:or service )?(?:resolution|"
+        r"not known)|\beconn|\betimedout|\benotfound|unknown host|host not found|bad gateway|service unavailable|gateway time|"
+        r"timed? ?-?out|upstream|temporarily|offline|handshake|broken pipe|not responding|no response|failed to connect|"
+        r"network (?:is )?(?:down|error)|no carrier|link down",
+    }.items()
+)
+WEAK: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
+    (cast("Class", name), re.compile(pattern))
+    for name, pattern in {
+        "conflict": r"already exists|duplicate|conflict|version mismatch|out of date|stale|precondition",
+        "interface": r"(?:unknown|no such|unexpected|unrecogni[sz]ed|unsupported|undefined|invalid|illegal|bad|missing|required)"
+        r" (?:required )?(?:\w+ )?(?:option|argument|field|parameter|param|column|method|property|attribute|key|keyword|"
+        r"function|flag|operation|enum|value|type|format|unit|element|endpoint|syntax|token|property)s?\b|(?:column|field|"
+        r"function|method|attribute|property|parameter|argument|operator).{0,60}(?:does not exist|not found|unknown|required|"
+        r"missing|is not defined|has no)|expected .{1,60}(?:got|found|received)|must (?:be|have|not|match|contain|start|"
+        r"include)|syntax error|parse error|malformed|unprocessable|schema|validation|not a valid|is required|"
+        r"bad request|typeerror|attributeerror|unmarshal|cannot (?:parse|convert|deserialize)|wrong type|usage:",
+        "missing": r"not found|no such|does not exist|doesn't exist|notfound|unknown|no entry|enoent|cannot find|"
+        r"nonexistent|is missing|nicht gefunden|introuvable|no (?:file|record|user|object) ",
+    }.items()
+)
+OF_CODE: Final[Mapping[str, Class]] = {
+    **dict.fromkeys(("401", "407"), "login"),
+    "403": "rights",
+    **dict.fromkeys(("402", "429"), "quota"),
+    **dict.fromkeys(("408", "502", "503", "504"), "network"),
+    **dict.fromkeys(("404", "410"), "missing"),
+    **dict.fromkeys(("409", "412"), "conflict"),
+    **dict.fromkeys(("400", "405", "406", "415", "422"), "interface"),
+    "423": "lock",
+    "507": "disk",
+}
+HTTP_CODE: Final = re.compile(
+    r"(?<![\w./#:=-])(?<!line )(?<!row )(?<!id )([45]\d\d)(?![\w./-]*\w)|[\"=:]\s*([45]\d\d)\b"
+)
+OWN_CODE: Final = re.compile(
+    r"\b(?:err(?:or|no)?[ _:-]{0,2}\d{2,6}|[a-z]{1,8}[_-]?\d{3,6}|[a-z]+(?:_[a-z0-9]+)*_(?:error|denied|exceeded|"
+    r"failed|invalid|required|expired|missing|exhausted|unavailable|timeout|not_[a-z]+))\b"
+)
+PASSING: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
+
+
+class Failure(NamedTuple):
+    """A failed call.
+
+    Attributes:
+        action: See `Asked`.
+        asked: The things among its arguments.
+        told: The things that its message names.
+        group: The class of what went wrong, empty if it is none of the common ones.
+        codes: Codes of its own that the message gives, other than those of HTTP.
+        words: The words of the message, without names, paths, ids and numbers.
+        texts: See `Asked`.
+    """
+
+    action: str
+    asked: frozenset[str]
+    told: frozenset[str]
+    group: Class
+    codes: frozenset[str]
+    words: frozenset[str]
+    texts: int
+
+    def same_as(self, other: Failure) -> bool:
+        """Return whether the same was asked for in the same words."""
+        return self.action == other.action and self.texts == other.texts
+
+
+def failure(call: CallDigest, invoked: ToolInvoked) -> Failure:
+    """Return what is to be known of a call that failed.
+
+    Args:
+        call: Its digest.
+        invoked: The call itself, whose `reading` is ``failed``.
+    """
+    key = call.kind, call.success
+    known = _FAILURES.get(key)
+    if known is None:
+        message = reading(call, invoked).message
+        action, things, texts, _ = asked(call, invoked)
+        plain = message.replace('"', " ") if message[:1] in "{[" else message  # there names stand in quotes, too
+        told = frozenset(things_in(plain)[:THINGS])
+        codes = frozenset(OWN_CODE.findall(message)[:4])
+        words = frozenset(WORD.findall(PASSING.sub(" ", message)))
+        group: Class = "tool" if invoked.outcome == "unknown_tool" else classed(message)
+        known = _keep(_FAILURES, key, Failure(action, things, told, group, codes, words, texts))
+    return known
+
+
+def classed(message: str) -> Class:
+    """Return the class of what went wrong: by its words, by its code, by its more common words.
+
+    Args:
+        message: In lower case.
+    """
+    for name, pattern in STRONG:
+        if pattern.search(message):
+            return name
+    for one, other in HTTP_CODE.findall(message):
+        if (one or other) in OF_CODE:
+            return OF_CODE[one or other]
+    return next((name for name, pattern in WEAK if pattern.search(message)), "")
