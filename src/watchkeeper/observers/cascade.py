@@ -51,6 +51,9 @@ WEAK: Final = frozenset(("", "missing", "conflict", "interface"))
 """Classes that say little of the cause: the same action on the same target has one cause, whichever of them it is. Made
 again after something was changed, it is a check, whose red result is no failure."""
 
+NEAR: Final = ({"login", "rights"}, {"disk", "quota"})
+"""Classes that one tool may take for each other."""
+
 OF_A_TARGET: Final = OF_ONE_THING | {"rights"}
 """Classes of which a success closes only failures with the same target."""
 
@@ -151,7 +154,9 @@ class ErrorCascadeDetector:
             if _failed(call, calls):
                 earlier = failure(call, calls[call.index - 1])
                 is_check = changed and newest.group in WEAK and newest.same_as(earlier)
-                if not is_check and alike(newest, earlier, self.likeness) and done.leaves(newest, earlier):
+                still = not changed and newest.action == earlier.action and _of_one_thing(newest, earlier)
+                same = still or alike(newest, earlier, self.likeness)
+                if same and not is_check and done.leaves(newest, earlier):
                     group.append(call)
             else:
                 done.note(call, calls)
@@ -228,7 +233,7 @@ def alike(one: Failure, other: Failure, likeness: float) -> bool:
     if one.codes & other.codes:
         return one.group not in OF_ONE_THING or _of_one_thing(one, other)
     if one.group and other.group and one.group != other.group:
-        return {one.group, other.group} == {"login", "rights"} and same_action
+        return same_action and {one.group, other.group} in NEAR
     if one.group == other.group != "":
         if one.group in OF_ONE_THING:
             return _of_one_thing(one, other)

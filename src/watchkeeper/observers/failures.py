@@ -99,7 +99,7 @@ CODE_FIELD: Final = re.compile(r'"(?:exit_?(?:code|status)?|return_?code|rc|exit
 VERDICT: Final = re.compile(
     r"\b\d+ (?:[a-z]+ )?(?:failed|passed|failing|passing|failures?|errors?|problems?|warnings?|violations?|mismatch(?:es)?)\b"
     r"|^\s*(?:failed|fail|not ok|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b)[\w./-]*[/_:.\d]"
-    r"|\bassert|\bexpected:? [^\s,;]*\d|\bexpected .{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures?|errors?|passed)\s*[:=]\s*\d"
+    r"|\bassert|\bexpected:? [^\s,;]*\d|\bexpected .{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures|errors|passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])"
     r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|\b(?:test|spec|check|lint)[\w ]{0,20}(?:failed|red)\b"
     r"|\w+:? failed:? (?:expected|at line|assert|in \w+ \d)|\d+ (?:of|/) ?\d+ (?:tests|checks|passed|failed|ok)",
     re.MULTILINE,
@@ -283,13 +283,13 @@ class Asked(NamedTuple):
     Attributes:
         action: The tool, with the program and its subcommand for a command line, and the verb for a tool of many.
         things: The files, hosts, ids and names among its arguments.
-        texts: Fingerprint of all texts among its arguments; numbers, such as a time limit, are left out.
+        values: Fingerprint of its arguments, without those that say only how, such as a time limit.
         writes: Whether it seems to write something.
     """
 
     action: str
     things: frozenset[str]
-    texts: int
+    values: int
     writes: bool
 
 
@@ -307,6 +307,11 @@ WRITING: Final = re.compile(
 )
 VERB_KEYS: Final = re.compile(r"(?:^|_)(?:action|op|operation|method|verb|subcommand|mode)$", re.IGNORECASE)
 ID_KEYS: Final = re.compile(r"(?:^|_)(?:id|ids|no|nr|num|number|key|ref|index)$|[a-z]Id$", re.IGNORECASE)
+HOW: Final = re.compile(
+    r"timeout|limit|max|min|retr|attempt|offset|seconds|wait|delay|_ms$|depth|lines|page|size|verbos|count", re.IGNORECASE
+)
+"""Names of numbers that say how something is done, not what."""
+
 SKIPPED: Final = frozenset(["sudo", "env", "time", "nohup", "nice", "timeout", "exec", "command", "xargs"])
 PRELUDES: Final = frozenset(["cd", "export", "source", "set", "sleep", "echo", "mkdir", "true", "pwd", "."])
 PLAIN: Final = frozenset(
@@ -405,6 +410,8 @@ def _asked(tool: str, params: Any) -> Asked:
         if isinstance(value, bool) or value is None:
             continue
         if isinstance(value, int | float):
+            if not HOW.search(name):
+                given.append(f"{value}")
             if ID_KEYS.search(name):
                 things.append(f"{name}={value}".lower())
             continue
@@ -528,7 +535,8 @@ STRONG: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
         r"licen[cs]e|ticket|grant|signature|secret|login|cookie)s?\b.{0,40}(?:expired|invalid|revoked|rejected|"
         r"not (?:accepted|valid)|missing|required|wrong|bad|unknown|mismatch|stale|abgelaufen)|(?:expired|invalid|revoked|bad|"
         r"wrong|stale|missing)\b.{0,24}(?:token|credential|session\b|password|certificate|api.?key|licen[cs]e|ticket|"
-        r"signature|secret|login|user name)|log ?in (?:first|again|required)|not (?:logged|signed) in",
+        r"signature|secret|login|user name)|(?:log|sign) ?in (?:first|again|required)|please (?:log|sign)|"
+        r"session .{0,24}(?:over|ended|closed|timed)|not (?:logged|signed) in",
         "rights": r"permission|access ?denied|forbidden|not (?:authori[sz]ed|entitled|allowed to|permitted)|may not|"
         r"insufficient[ _](?:privilege|permission|scope|right|role)|read-?only|\beacces\b|\beperm\b|verweigert|accès refus|lacks? "
         r"(?:the )?(?:\S+ )?(?:role|right|permission|privilege|scope|grant)|access .{0,30}denied|denied by (?:policy|acl)",
@@ -590,7 +598,7 @@ class Failure(NamedTuple):
         group: The class of what went wrong, empty if it is none of the common ones.
         codes: Codes of its own that the message gives, other than those of HTTP.
         words: The words of the message, without names, paths, ids and numbers.
-        texts: See `Asked`.
+        values: See `Asked`.
     """
 
     action: str
@@ -599,11 +607,11 @@ class Failure(NamedTuple):
     group: Class
     codes: frozenset[str]
     words: frozenset[str]
-    texts: int
+    values: int
 
     def same_as(self, other: Failure) -> bool:
         """Return whether the same was asked for in the same words."""
-        return self.action == other.action and self.texts == other.texts
+        return self.action == other.action and self.values == other.values
 
 
 def failure(call: CallDigest, invoked: ToolInvoked) -> Failure:
@@ -617,13 +625,13 @@ def failure(call: CallDigest, invoked: ToolInvoked) -> Failure:
     known = _FAILURES.get(key)
     if known is None:
         message = reading(call, invoked).message
-        action, things, texts, _ = asked(call, invoked)
+        action, things, values, _ = asked(call, invoked)
         plain = message.replace('"', " ") if message[:1] in "{[" else message  # there names stand in quotes, too
         told = frozenset(things_in(plain)[:THINGS])
         codes = frozenset(OWN_CODE.findall(message)[:4])
         words = frozenset(WORD.findall(PASSING.sub(" ", message)))
         group: Class = "tool" if invoked.outcome == "unknown_tool" else classed(message)
-        known = _keep(_FAILURES, key, Failure(action, things, told, group, codes, words, texts))
+        known = _keep(_FAILURES, key, Failure(action, things, told, group, codes, words, values))
     return known
 
 
