@@ -33,10 +33,15 @@ LOOKED_BACK: Final = 20
 PATIENT: Final = 5
 """So many retries of one action that wait longer each time are no cascade."""
 
-GROWTH: Final = 1.5
 LONG_WAIT: Final = 10.0
-"""Retries wait longer if each gap is longer than the one before, the last one by this factor than the first, and so many
-seconds long."""
+"""Seconds that the last of them waited at least."""
+
+GROWTH: Final = 1.3
+APART: Final = 20.0
+"""Where the calls are not quite the same, each gap must be longer by this factor, and the last so many seconds long."""
+
+LOOKS: Final = 10
+"""So many looks at least `APART` for a thing that is not there wait for it."""
 
 ANSWERS: Final = 10
 """The number of the agent's newest answers to advice that are read."""
@@ -265,15 +270,17 @@ def _message(invoked: ToolInvoked) -> str:
 
 
 def _is_patient(group: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> bool:
-    """Return whether failures are retries of one action, few, and each waited longer than the one before."""
-    if len(group) > PATIENT:
-        return False
+    """Return whether failures are few retries, each of which waited longer than the one before, or looks for a thing."""
     first, *others = (failure(call, calls[call.index - 1]) for call in group)
-    if not all(other.same_as(first) for other in others):
-        return False
     gaps = [(later.at - call.at).total_seconds() for call, later in pairwise(group)]
-    grows = all(before < after for before, after in pairwise(gaps))
-    return grows and gaps[-1] >= max(GROWTH * gaps[0], LONG_WAIT)
+    same = all(other.same_as(first) for other in others)
+    if same and first.group == "missing" and min(gaps) >= APART:
+        return len(group) <= LOOKS
+    if len(group) > PATIENT or any(other.action != first.action for other in others):
+        return False
+    growth = 1.0 if same else GROWTH
+    grows = all(before * growth < after for before, after in pairwise(gaps))
+    return grows and gaps[-1] >= (LONG_WAIT if same else APART)
 
 
 def _cited(group: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> Iterator[str]:

@@ -51,15 +51,16 @@ SIGNS: Final = re.compile(
 """A result without any of these is no failure."""
 
 OPENING: Final = re.compile(
-    r"(?:[\[(<{*!❌⚠✗✖\s-]*)"
+    r"(?:[\[(<*!❌⚠✗✖\s-]*)(?:\d[\d:.,tz/+ -]{6,30}\W*)?"
     r"(?:(?:error|err|fatal|failed|failure|fault|exception|critical|denied|refused|rejected|forbidden|unauthori[sz]ed|"
     r"aborted|abort|fehler|fehlgeschlagen|erreur|échec|refusé|errore|fallo|fout|feil|sorry|traceback|panic|rejection|"
-    r"cannot|can't|can not|could not|couldn't|unable to|not (?:allowed|permitted|authori[sz]ed|accepted|possible|saved|filed|"
+    r"nak|nack|nok|cannot|can't|can not|could not|couldn't|unable to|not (?:allowed|permitted|authori[sz]ed|accepted|possible|saved|filed|"
     r"done|sent|written|applied|created|executed)|(?:permission|access|operation|request|command|connection|"
     r"authentication|login|call|action|upload|write|transaction|zugriff|accès)\b[^.\n]{0,30}?"
     r"\b(?:denied|refused|failed|rejected|forbidden|timed out|not permitted|aborted|verweigert|refusé)|"
     r"invalid|illegal|unknown|unrecogni[sz]ed|unsupported|too many requests|quota|rate limit)\b"
-    r"|[a-z_.]*(?:error|exception)\b|(?:http(?:/[\d.]+)? ?)?(?:status:? ?)?[45]\d\d\b(?=\s*[\w:-]*[a-z]|$)|e[a-z]*\d{2,6}\b)"
+    r"|[a-z_.]*(?:error|exception)\b|(?:http(?:/[\d.]+)? ?)?(?:status:? ?)?[45]\d\d\b(?=\s*[\w:-]*[a-z]|$)|e[a-z]*\d{2,6}\b"
+    r"|[a-z]{2,8}[-_ ]?\d{3,6}\b[^\n]{0,60}\b(?:error|not|unable|denied|exceed|fail|invalid|no|refused))"
 )
 """How the first line of a refusal begins, in lower case."""
 
@@ -75,17 +76,25 @@ MESSAGE: Final = re.compile(
 """A line that a program writes when it fails, in lower case."""
 
 STRUCTURED: Final = re.compile(
-    r'"(?:ok|success|succeeded|accepted|applied|granted|allowed)"\s*:\s*(?:false|0\b|"(?:false|no)")'
-    r'|"(?:error|err|fault|exception|error_?(?:code|message|type)|failure|reason_code)"\s*:\s*'
-    r'(?!null|false|""|\[\s*\]|\{\s*\}|\d|"none"|"no"|"0")'
-    r'|"(?:status|state|result|outcome|type|level|kind|severity|verdict)"\s*:\s*'
-    r'"(?:error|fail(?:ed|ure)?|denied|refused|rejected|forbidden|unauthori[sz]ed|fault|nok|ko|invalid)"'
-    r'|"(?:status|code|status_?code|http_?(?:status|code)?)"\s*:\s*"?[45]\d\d\b'
-    r"|<(?:error|fault|exception|soap:fault)\b|<status>\s*(?:error|denied|refused|failed|rejected)"
-    r"|^(?:ok|success|accepted)\s*[:=]\s*(?:false|no)\b|^(?:status|result|outcome)\s*[:=]\s*(?:error|denied|refused|rejected|failed|[45]\d\d)\b",
+    r"<(?:error|fault|exception|soap:fault)\b|<status>\s*(?:error|denied|refused|failed|rejected)|<\w+[^>]*\b(?:status|result|"
+    r"code)=['\"](?:error|fail|denied|refused|rejected|[45]\d\d)|^(?:ok|success|accepted)\s*[:=]\s*(?:false|no)\b|"
+    r"^(?:status|result|outcome)\s*[:=]\s*(?:error|denied|refused|rejected|failed|[45]\d\d)\b|"
+    r'^[\s{]*"(?:error|fault)"\s*:\s*(?!null|false|""|\[\s*\]|\{\s*\}|\d)|^[\s{]*"(?:ok|success)"\s*:\s*false',
     re.MULTILINE,
 )
 """An error in an answer that has fields, in lower case."""
+
+SENTENCE: Final = re.compile(
+    r"\byou (?:do not have|don't have|are not|cannot|can't|may not|must (?:first|log|sign|read))|\b(?:token|session|credentials?|"
+    r"licen[cs]e|certificate|password|key)\b.{0,24}\b(?:expired|invalid|revoked|wrong)|\b(?:permission|access)\b.{0,30}\b(?:"
+    r"denied|refused|restricted)|\b(?:quota|limit|allowance)\b.{0,24}\b(?:exceeded|reached|exhausted|used up)|no space left|"
+    r"\b(?:disk|volume|storage)\b.{0,12}\bfull\b|too many requests|not (?:authori[sz]ed|permitted|allowed)\b|\b(?:is|are|was|"
+    r"were|been) (?:refused|rejected|denied|not (?:available|reachable|permitted|accepted))|\b(?:could|can) ?not be\b|"
+    r"\bfailed to\b|try again later|not accepted|no (?:permission|rights?)\b|unauthori[sz]ed|forbidden|connection refused"
+)
+"""What a short answer in a sentence says that refuses something, in lower case."""
+
+ONE_SENTENCE: Final = 240
 
 ENDED: Final = re.compile(
     r"^\W*(?:(?:command|process|program)\s+)?(?:exit(?:ed)?(?:\s+with)?(?:[ _-]?(?:code|status))?|status|return[ _]?code|"
@@ -97,7 +106,8 @@ ENDED: Final = re.compile(
 CODE_FIELD: Final = re.compile(r'"(?:exit_?(?:code|status)?|return_?code|rc|exitcode)"\s*:\s*(\d{1,3})\b')
 
 VERDICT: Final = re.compile(
-    r"\b\d+ (?:[a-z]+ )?(?:failed|passed|failing|passing|failures?|errors?|problems?|warnings?|violations?|mismatch(?:es)?)\b"
+    r"(?<![\d.])(?!0*[45]\d\d [ef])\d+ (?:(?:tests?|checks?|cases?|specs?|assertions?|new|more|type|syntax|lint\w*|files?|"
+    r"rules?) )?(?:failed|passed|failing|passing|failures?|errors?|problems?|warnings?|violations?|mismatch(?:es)?)\b"
     r"|^\s*(?:failed|fail|not ok|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b)[\w./-]*[/_:.\d]"
     r"|\bassert|\bexpected:? [^\s,;]*\d|\bexpected .{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures|errors|passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])"
     r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|\b(?:test|spec|check|lint)[\w ]{0,20}(?:failed|red)\b"
@@ -113,7 +123,7 @@ NO_VERDICT: Final = re.compile(
 """What keeps a check from checking."""
 
 NO_HITS: Final = re.compile(
-    r"\b(?:no|0|zero) (?:\w+ )?(?:match(?:es|ing)?|results?|hits?|entry|entries|records?|rows?|documents?|items?|"
+    r"\b(?:no|0|zero) (?!such)(?:\w+ )?(?:match(?:es|ing)?|results?|hits?|entry|entries|records?|rows?|documents?|items?|"
     r"occurrences?)\b|\bnothing (?:was )?(?:found|matched|to show)|no files? (?:found|match)|\b(?:keine treffer|aucun "
     r"r[ée]sultat|sin resultados)"
 )
@@ -168,7 +178,7 @@ def _read(invoked: ToolInvoked) -> Reading:
     code, body = _without_code(text)
     if succeeded and not code and not _says_error(body):
         return SUCCEEDED
-    if _is_no_failure(code, body) or (_is_check(invoked.params) and KEPT_FROM.search(body) is None):
+    if _is_no_failure(code, body) or _asks_whether(code, body, invoked.params):
         return NEITHER
     return Reading("failed", body[:FIRST_CHARS] or invoked.outcome)
 
@@ -179,23 +189,91 @@ NEITHER: Final = Reading("neither")
 
 def _says_error(body: str) -> bool:
     """Whether a result says that what was asked was refused or went wrong, although the tool reported no failure."""
-    if body[:1] in "{[<":
-        return STRUCTURED.search(body, 0, 200 if len(body) > SHORT else FIRST_CHARS) is not None
+    if FIELDS.match(body):
+        fields = _decoded(body)
+        return _tells_error(fields) if fields else STRUCTURED.search(body, 0, 200) is not None
     first, _, rest = body.partition("\n")
     last = rest.rpartition("\n")[2] or first
     if len(body) > SHORT:
         return OPENING.match(first) is not None and (first.startswith("traceback") or MESSAGE.search(last) is not None)
     if OPENING.match(first) or MESSAGE.search(first) or MESSAGE.search(last) or STRUCTURED.search(body):
         return True
-    return PROGRAM.match(last) is not None and any(pattern.search(last) for _, pattern in STRONG)
+    if PROGRAM.match(last) is not None and any(pattern.search(last) for _, pattern in STRONG):
+        return True
+    return len(body) <= ONE_SENTENCE and SENTENCE.search(body) is not None
 
 
-def _is_check(params: Any) -> bool:
-    """Whether a call asks whether something works, so that it is no failure if it does not."""
+FIELDS: Final = re.compile(r"[{<]|\[\s*[{\[\"]")
+"""How an answer with fields begins."""
+
+OK_FIELD: Final = re.compile(r"^(?:ok|success|succeeded|successful|accepted|applied|granted|allowed|permitted)$")
+ERROR_FIELD: Final = re.compile(
+    r"^(?:error|err|fault|exception|failure|errors|error_?(?:code|message|msg|type|reason|detail)|err_?(?:code|msg))$"
+)
+CODE_NAME: Final = re.compile(r"^(?:status|code|status_?code|http|http_?(?:status|code))$")
+STATE_NAME: Final = re.compile(r"^(?:status|state|result|outcome|type|level|kind|severity|verdict|response|ack)$")
+REFUSAL: Final = re.compile(
+    r"^(?:error|err|denied|refused|rejected|forbidden|unauthori[sz]ed|fault|nok|ko|nak|invalid|failure|"
+    r"(?:permission|access)[ _]denied)$"
+)
+EMPTY: Final = (None, False, "", "none", "no", "null", "0", "ok")
+DEPTH: Final = 3
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    """Return the fields of an answer; none if it is no whole JSON object."""
+    try:
+        fields = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {}
+    return cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
+
+
+def _tells_error(fields: dict[str, Any], depth: int = DEPTH) -> bool:
+    """Whether the fields of an answer tell an error; lists of things with states of their own are content."""
+    for name, value in islice(fields.items(), ARGUMENTS):
+        if OK_FIELD.match(name) and value in (False, 0, "false", "no"):
+            return True
+        if ERROR_FIELD.match(name):
+            if isinstance(value, str | dict) and value and value not in EMPTY:
+                return not _is_state(fields)
+            if (
+                name == "errors"
+                and isinstance(value, list)
+                and value
+                and not {"warnings", "passed", "failed"} & set(fields)
+            ):
+                return True
+        elif (
+            (isinstance(value, int) and 400 <= value < 600 and CODE_NAME.match(name))
+            or (isinstance(value, str) and STATE_NAME.match(name) and REFUSAL.match(value))
+            or (isinstance(value, dict) and depth > 1 and _tells_error(cast("dict[str, Any]", value), depth - 1))
+        ):
+            return True
+    return False
+
+
+def _is_state(fields: dict[str, Any]) -> bool:
+    """Whether an answer tells the state of something that failed, which is not a failure of asking."""
     return any(
-        isinstance(value, str) and CHECK.search(value[:ARGUMENT_CHARS])
-        for _, value in islice(_named(params), ARGUMENTS)
+        name in ("status", "state", "phase") and value in ("failed", "cancelled", "canceled", "dead", "lost", "crashed")
+        for name, value in fields.items()
     )
+
+
+def _asks_whether(code: int | None, body: str, params: Any) -> bool:
+    """Whether a call asks whether something works, is there or is equal, so that a "no" is no failure."""
+    for name, value in islice(_named(params), ARGUMENTS):
+        if isinstance(value, str):
+            if CHECK.search(value[:ARGUMENT_CHARS]) and KEPT_FROM.search(body) is None:
+                return True
+            if code in (None, 1) and COMMAND_KEYS.search(name) and program(value[:ARGUMENT_CHARS])[:1] in COMPARING:
+                return ERRORLIKE.search(body) is None
+    return False
+
+
+COMPARING: Final = [[name] for name in ("diff", "cmp", "grep", "egrep", "rg", "test", "which", "comm", "pgrep", "[")]
+"""Programs that end with 1 to say no."""
 
 
 def _is_no_failure(code: int | None, body: str) -> bool:
@@ -220,11 +298,11 @@ def _without_command(text: str, params: Any) -> str:
 def _without_code(text: str) -> tuple[int | None, str]:
     """Return the exit code that a result tells, None if it tells none, and what else it says."""
     text, code = text.strip(), None
-    if text[:1] == "{":
+    if text.startswith("{"):
         field = CODE_FIELD.search(text)
         code = int(field[1]) if field else None
         text = _unwrapped(text, has_code=code is not None)
-    if text[:1] not in "{[<":
+    if not FIELDS.match(text):
         found = ENDED.search(text)
         if found is not None:
             code = int(found[1])
@@ -234,16 +312,11 @@ def _without_code(text: str) -> tuple[int | None, str]:
 
 def _unwrapped(text: str, *, has_code: bool) -> str:
     """Return what a program wrote, if a result with fields is only the wrapping of that; else the result."""
-    if not has_code and STRUCTURED.search(text, 0, FIRST_CHARS):
-        return text
-    try:
-        fields = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
-    if not isinstance(fields, dict):
+    fields = _decoded(text)
+    if not fields or (not has_code and _tells_error(fields)):
         return text
     written: list[str] = []
-    for name, value in cast("dict[str, Any]", fields).items():
+    for name, value in fields.items():
         if not WRITTEN.search(name):
             continue
         lines = cast("list[Any]", value) if isinstance(value, list) else [value]
@@ -308,9 +381,16 @@ WRITING: Final = re.compile(
 VERB_KEYS: Final = re.compile(r"(?:^|_)(?:action|op|operation|method|verb|subcommand|mode)$", re.IGNORECASE)
 ID_KEYS: Final = re.compile(r"(?:^|_)(?:id|ids|no|nr|num|number|key|ref|index)$|[a-z]Id$", re.IGNORECASE)
 HOW: Final = re.compile(
-    r"timeout|limit|max|min|retr|attempt|offset|seconds|wait|delay|_ms$|depth|lines|page|size|verbos|count", re.IGNORECASE
+    r"timeout|limit|max|min|retr|attempt|offset|seconds|wait|delay|_ms$|depth|lines|page|size|verbos|count",
+    re.IGNORECASE,
 )
 """Names of numbers that say how something is done, not what."""
+
+OF_A_TRY: Final = re.compile(r"attempt|retry|request_?id|nonce|idempot|trace|timestamp", re.IGNORECASE)
+VOLATILE: Final = re.compile(
+    r"\b[0-9a-fA-F]{8}-[0-9a-fA-F-]{20,27}\b|\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{8,}\b|\d{4}-\d\d-\d\d[Tt ][\d:.]+[Zz]?"
+)
+"""What differs between two tries of one thing."""
 
 SKIPPED: Final = frozenset(["sudo", "env", "time", "nohup", "nice", "timeout", "exec", "command", "xargs"])
 PRELUDES: Final = frozenset(["cd", "export", "source", "set", "sleep", "echo", "mkdir", "true", "pwd", "."])
@@ -421,7 +501,9 @@ def _asked(tool: str, params: Any) -> Asked:
         writes = writes or WRITE_KEYS.search(name) is not None
         texts = value if isinstance(value, list | tuple) else [value]
         for text in islice(cast("Iterable[Any]", texts), ARGUMENTS):
-            given.append(text if isinstance(text, str) else "")
+            given.append(
+                VOLATILE.sub("~", text[:LONGEST]) if isinstance(text, str) and not OF_A_TRY.search(name) else ""
+            )
             parts += _verbs(name, text) if isinstance(text, str) else ()
             things += _things_of_argument(text[:ARGUMENT_CHARS].lower()) if isinstance(text, str) else ()
     return Asked(" ".join(parts), frozenset(things[: 2 * THINGS]), hash(tuple(given)), writes)
