@@ -276,7 +276,7 @@ def _is_patient(group: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> bo
     same = all(other.same_as(first) for other in others)
     if same and first.group == "missing" and min(gaps) >= APART:
         return len(group) <= LOOKS
-    if len(group) > PATIENT or any(other.action != first.action for other in others):
+    if len(group) > PATIENT or any(other.action != first.action or first.asked - other.asked for other in others):
         return False
     growth = 1.0 if same else GROWTH
     grows = all(before * growth < after for before, after in pairwise(gaps))

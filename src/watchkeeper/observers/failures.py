@@ -52,15 +52,16 @@ SIGNS: Final = re.compile(
 
 OPENING: Final = re.compile(
     r"(?:[\[(<*!❌⚠✗✖\s-]*)(?:\d[\d:.,tz/+ -]{6,30}\W*)?"
+    r"(?!errors?[ _-]?(?:rate|handling|handler|log|count|budget|free|margin|bar|page|codes?\b)|errors?\s*[:=]\s*(?:none|no\b|0))"
     r"(?:(?:error|err|fatal|failed|failure|fault|exception|critical|denied|refused|rejected|forbidden|unauthori[sz]ed|"
     r"aborted|abort|fehler|fehlgeschlagen|erreur|échec|refusé|errore|fallo|fout|feil|sorry|traceback|panic|rejection|"
     r"nak|nack|nok|cannot|can't|can not|could not|couldn't|unable to|not (?:allowed|permitted|authori[sz]ed|accepted|possible|saved|filed|"
     r"done|sent|written|applied|created|executed)|(?:permission|access|operation|request|command|connection|"
     r"authentication|login|call|action|upload|write|transaction|zugriff|accès)\b[^.\n]{0,30}?"
     r"\b(?:denied|refused|failed|rejected|forbidden|timed out|not permitted|aborted|verweigert|refusé)|"
-    r"invalid|illegal|unknown|unrecogni[sz]ed|unsupported|too many requests|quota|rate limit)\b"
+    r"(?:invalid|illegal|unknown|unrecogni[sz]ed|unsupported)(?=\W+\w)|too many requests|quota|rate limit)\b"
     r"|[a-z_.]*(?:error|exception)\b|(?:http(?:/[\d.]+)? ?)?(?:status:? ?)?[45]\d\d\b(?=\s*[\w:-]*[a-z]|$)|e[a-z]*\d{2,6}\b"
-    r"|[a-z]{2,8}[-_ ]?\d{3,6}\b[^\n]{0,60}\b(?:error|not|unable|denied|exceed|fail|invalid|no|refused))"
+    r"|[a-z]{2,8}[-_]?\d{3,6}\b[^\n]{0,60}\b(?:error|not|unable|denied|exceed|fail|invalid|no|refused))"
 )
 """How the first line of a refusal begins, in lower case."""
 
@@ -71,7 +72,7 @@ MESSAGE: Final = re.compile(
     r"unknown|timed out|disk quota)"
     r"|: (?:permission denied|no space left on device|command not found|connection (?:refused|timed out|reset\b.*)|"
     r"operation not permitted|no route to host|no such (?:file or directory|host)|access denied|unauthorized|forbidden)\W*$"
-    r"|^[\w.]*[a-z](?:error|exception): "
+    r"|^[\w.]*[a-z](?:error|exception): |^[\w-]+ err(?:or)?[!:]"
 )
 """A line that a program writes when it fails, in lower case."""
 
@@ -90,11 +91,13 @@ SENTENCE: Final = re.compile(
     r"denied|refused|restricted)|\b(?:quota|limit|allowance)\b.{0,24}\b(?:exceeded|reached|exhausted|used up)|no space left|"
     r"\b(?:disk|volume|storage)\b.{0,12}\bfull\b|too many requests|not (?:authori[sz]ed|permitted|allowed)\b|\b(?:is|are|was|"
     r"were|been) (?:refused|rejected|denied|not (?:available|reachable|permitted|accepted))|\b(?:could|can) ?not be\b|"
-    r"\bfailed to\b|try again later|not accepted|no (?:permission|rights?)\b|unauthori[sz]ed|forbidden|connection refused"
+    r"insufficient |\bsorry\b|\b(?:mailbox|inbox|queue|tank|drive) is full|\bfailed to\b|try again later|not accepted|no (?:permission|rights?)\b|unauthori[sz]ed|forbidden|connection refused"
 )
 """What a short answer in a sentence says that refuses something, in lower case."""
 
 ONE_SENTENCE: Final = 240
+LISTED: Final = re.compile(r"[\w./\\-]+:\d+[:-]")
+"""How a line of a file begins that a search found."""
 
 ENDED: Final = re.compile(
     r"^\W*(?:(?:command|process|program)\s+)?(?:exit(?:ed)?(?:\s+with)?(?:[ _-]?(?:code|status))?|status|return[ _]?code|"
@@ -169,7 +172,7 @@ def _read(invoked: ToolInvoked) -> Reading:
     text = whole if len(whole) <= LONGEST else f"{whole[:FIRST_CHARS]}\n{whole[-LAST_CHARS:]}"
     text = text.lower()
     succeeded = is_success(invoked)
-    if succeeded and not SIGNS.search(text):
+    if succeeded and len(text) > SHORT and not SIGNS.search(text):
         return SUCCEEDED
     said = error_message(invoked)
     if said and said[:FIRST_CHARS].lower() not in text:
@@ -198,9 +201,11 @@ def _says_error(body: str) -> bool:
         return OPENING.match(first) is not None and (first.startswith("traceback") or MESSAGE.search(last) is not None)
     if OPENING.match(first) or MESSAGE.search(first) or MESSAGE.search(last) or STRUCTURED.search(body):
         return True
+    if LISTED.match(first):
+        return False
     if PROGRAM.match(last) is not None and any(pattern.search(last) for _, pattern in STRONG):
         return True
-    return len(body) <= ONE_SENTENCE and SENTENCE.search(body) is not None
+    return len(body) <= ONE_SENTENCE and body.count("\n") < 2 and SENTENCE.search(body) is not None
 
 
 FIELDS: Final = re.compile(r"[{<]|\[\s*[{\[\"]")
@@ -304,7 +309,7 @@ def _without_code(text: str) -> tuple[int | None, str]:
         text = _unwrapped(text, has_code=code is not None)
     if not FIELDS.match(text):
         found = ENDED.search(text)
-        if found is not None:
+        if found is not None and (int(found[1]) < 200 or "exit" in found[0]):
             code = int(found[1])
             text = f"{text[: found.start()]}\n{text[found.end() :]}"
     return code, ENVELOPE.sub("", text).strip()
@@ -436,7 +441,7 @@ PLAIN: Final = frozenset(
 """Programs without subcommands."""
 
 SQL: Final = re.compile(
-    r"\s*(select|insert|update|delete|create|alter|drop|grant|truncate|with|merge|copy)\b", re.IGNORECASE
+    r"\s*(select|insert|update|delete|create|alter|drop|grant|truncate|with|merge|copy)\s", re.IGNORECASE
 )
 THING: Final = re.compile(
     r"'([^'\n]{2,80})'|\"([^\"\n]{2,80})\"|`([^`\n]{2,80})`|((?:[a-z][a-z0-9+.-]*://)?[\w~.@-]*(?:[/\\][\w.@~{}-]+)+/?)"
@@ -528,12 +533,12 @@ def _flat(params: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
 
 def _verbs(name: str, text: str) -> list[str]:
     """Return what an argument says of the kind of action."""
+    statement = SQL.match(text)
+    if statement is not None:
+        return [statement[1].lower()]
     if COMMAND_KEYS.search(name):
         return program(text[:ARGUMENT_CHARS])
-    if VERB_KEYS.search(name) and len(text) <= 24:
-        return [text.lower()]
-    statement = SQL.match(text)
-    return [statement[1].lower()] if statement and " " in text.strip() else []
+    return [text.lower()] if VERB_KEYS.search(name) and len(text) <= 24 else []
 
 
 def program(line: str) -> list[str]:
