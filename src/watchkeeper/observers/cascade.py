@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from watchkeeper.observers.actions import asked, has_changed
 from watchkeeper.observers.evidence import check_settings, line_of, shorten
-from watchkeeper.observers.failures import Failure, asked, failure, has_changed, reading
+from watchkeeper.observers.failures import Failure, failure, reading
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import CallDigest
@@ -270,7 +271,7 @@ def _message(invoked: ToolInvoked) -> str:
 
 
 def _is_patient(group: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> bool:
-    """Return whether failures are few retries, each of which waited longer than the one before, or looks for a thing."""
+    """Return whether failures are few retries, each after a longer wait, or looks for a thing that is awaited."""
     first, *others = (failure(call, calls[call.index - 1]) for call in group)
     gaps = [(later.at - call.at).total_seconds() for call, later in pairwise(group)]
     same = all(other.same_as(first) for other in others)

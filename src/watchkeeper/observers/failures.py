@@ -11,17 +11,25 @@ only its beginning and its end are read. Tools are known by what they do, never 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
+from watchkeeper.observers.actions import (
+    ARGUMENT_CHARS,
+    ARGUMENTS,
+    COMMAND_KEYS,
+    THINGS,
+    asked,
+    keep,
+    named,
+    program,
+    things_in,
+)
 from watchkeeper.prompt.trajectory import CallDigest
 from watchkeeper.tools.context import ToolInvoked, error_message, is_success
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 Outcome = Literal["succeeded", "failed", "neither"]
 
@@ -32,52 +40,54 @@ LAST_CHARS: Final = 300
 SHORT: Final = 600
 """An answer of at most so many characters may be a refusal as a whole; a longer one tells something."""
 
-KEPT: Final = 4096
-"""The number of calls whose reading is kept."""
-
-ARGUMENTS: Final = 20
-ARGUMENT_CHARS: Final = 400
-THINGS: Final = 24
-"""How many arguments are read, how much of each, and how many things one call may name."""
-
 
 # --- did it fail? -----------------------------------------------------------------------------------------------------
 
 SIGNS: Final = re.compile(
-    r"err|fail|denied|refus|can(?:no|'|\u2019)t|could|unable|invalid|\bno[ nt]|unknown|unauth|false|except|fatal|exit|stat|code|"
-    r"\b[45]\d\d\b|limit|expire|missing|reject|forbid|time|traceback|block|abort|lock|\brc\b|busy|full|fehler|verweigert|"
+    r"err|fail|denied|refus|can(?:no|'|\u2019)t|could|unable|invalid|\bno[ nt]|unknown|unauth|false|except|fatal|exit|"
+    r"stat|code|"
+    r"\b[45]\d\d\b|limit|expire|missing|reject|forbid|time|traceback|block|abort|lock|\brc\b|busy|full|fehler|"
+    r"verweigert|"
     r"interdit|quota|unreach|unavail|only|reset|lost|down"
 )
 """A result without any of these is no failure."""
 
 OPENING: Final = re.compile(
     r"(?:[\[(<*!❌⚠✗✖\s-]*)(?:\d[\d:.,tz/+ -]{6,30}\W*)?"
-    r"(?!errors?[ _-]?(?:rate|handling|handler|log|count|budget|free|margin|bar|page|codes?\b)|errors?\s*[:=]\s*(?:none|no\b|0))"
+    r"(?!errors?[ _-]?(?:rate|handling|handler|log|count|budget|free|margin|bar|page|codes?\b)|"
+    r"errors?\s*[:=]\s*(?:none|no\b|0))"
     r"(?:(?:error|err|fatal|failed|failure|fault|exception|critical|denied|refused|rejected|forbidden|unauthori[sz]ed|"
     r"aborted|abort|fehler|fehlgeschlagen|erreur|échec|refusé|errore|fallo|fout|feil|sorry|traceback|panic|rejection|"
-    r"nak|nack|nok|cannot|can't|can not|could not|couldn't|unable to|not (?:allowed|permitted|authori[sz]ed|accepted|possible|saved|filed|"
+    r"nak|nack|nok|cannot|can't|can not|could not|couldn't|unable to|not (?:allowed|permitted|authori[sz]ed|accepted|"
+    r"possible|saved|filed|"
     r"done|sent|written|applied|created|executed)|(?:permission|access|operation|request|command|connection|"
     r"authentication|login|call|action|upload|write|transaction|zugriff|accès)\b[^.\n]{0,30}?"
     r"\b(?:denied|refused|failed|rejected|forbidden|timed out|not permitted|aborted|verweigert|refusé)|"
     r"(?:invalid|illegal|unknown|unrecogni[sz]ed|unsupported)(?=\W+\w)|too many requests|quota|rate limit)\b"
-    r"|[a-z_.]*(?:error|exception)\b|(?:http(?:/[\d.]+)? ?)?(?:status:? ?)?[45]\d\d\b(?=\s*[\w:-]*[a-z]|$)|e[a-z]*\d{2,6}\b"
+    r"|[a-z_.]*(?:error|exception)\b|(?:http(?:/[\d.]+)? ?)?(?:status:? ?)?[45]\d\d\b(?=\s*[\w:-]*[a-z]|$)|"
+    r"e[a-z]*\d{2,6}\b"
     r"|[a-z]{2,8}[-_]?\d{3,6}\b[^\n]{0,60}\b(?:error|not|unable|denied|exceed|fail|invalid|no|refused))"
 )
 """How the first line of a refusal begins, in lower case."""
 
 MESSAGE: Final = re.compile(
-    r"^[\w./@-]{1,40}(?:\[\d+\])?: (?:.{0,120}: )?(?:error\b|fatal\b|permission denied|no such|command not found|not found|cannot "
-    r"|can't |could not|operation not permitted|connection (?:refused|reset|timed out)|access denied|device or resource "
-    r"busy|no space left|read-only|authentication|unable|failed|not (?:a |an |authori|permitted|allowed)|unrecogni|invalid|"
+    r"^[\w./@-]{1,40}(?:\[\d+\])?: (?:.{0,120}: )?(?:error\b|fatal\b|permission denied|no such|command not found|"
+    r"not found|cannot "
+    r"|can't |could not|operation not permitted|connection (?:refused|reset|timed out)|access denied|"
+    r"device or resource "
+    r"busy|no space left|read-only|authentication|unable|failed|not (?:a |an |authori|permitted|allowed)|unrecogni|"
+    r"invalid|"
     r"unknown|timed out|disk quota)"
     r"|: (?:permission denied|no space left on device|command not found|connection (?:refused|timed out|reset\b.*)|"
-    r"operation not permitted|no route to host|no such (?:file or directory|host)|access denied|unauthorized|forbidden)\W*$"
+    r"operation not permitted|no route to host|no such (?:file or directory|host)|access denied|unauthorized|"
+    r"forbidden)\W*$"
     r"|^[\w.]*[a-z](?:error|exception): |^[\w-]+ err(?:or)?[!:]"
 )
 """A line that a program writes when it fails, in lower case."""
 
 STRUCTURED: Final = re.compile(
-    r"<(?:error|fault|exception|soap:fault)\b|<status>\s*(?:error|denied|refused|failed|rejected)|<\w+[^>]*\b(?:status|result|"
+    r"<(?:error|fault|exception|soap:fault)\b|<status>\s*(?:error|denied|refused|failed|rejected)|"
+    r"<\w+[^>]*\b(?:status|result|"
     r"code)=['\"](?:error|fail|denied|refused|rejected|[45]\d\d)|^(?:ok|success|accepted)\s*[:=]\s*(?:false|no)\b|"
     r"^(?:status|result|outcome)\s*[:=]\s*(?:error|denied|refused|rejected|failed|[45]\d\d)\b|"
     r'^[\s{]*"(?:error|fault)"\s*:\s*(?!null|false|""|\[\s*\]|\{\s*\}|\d)|^[\s{]*"(?:ok|success)"\s*:\s*false',
@@ -86,12 +96,17 @@ STRUCTURED: Final = re.compile(
 """An error in an answer that has fields, in lower case."""
 
 SENTENCE: Final = re.compile(
-    r"\byou (?:do not have|don't have|are not|cannot|can't|may not|must (?:first|log|sign|read))|\b(?:token|session|credentials?|"
-    r"licen[cs]e|certificate|password|key)\b.{0,24}\b(?:expired|invalid|revoked|wrong)|\b(?:permission|access)\b.{0,30}\b(?:"
-    r"denied|refused|restricted)|\b(?:quota|limit|allowance)\b.{0,24}\b(?:exceeded|reached|exhausted|used up)|no space left|"
-    r"\b(?:disk|volume|storage)\b.{0,12}\bfull\b|too many requests|not (?:authori[sz]ed|permitted|allowed)\b|\b(?:is|are|was|"
+    r"\byou (?:do not have|don't have|are not|cannot|can't|may not|must (?:first|log|sign|read))|\b(?:token|session|"
+    r"credentials?|"
+    r"licen[cs]e|certificate|password|key)\b.{0,24}\b(?:expired|invalid|revoked|wrong)|\b(?:permission|"
+    r"access)\b.{0,30}\b(?:"
+    r"denied|refused|restricted)|\b(?:quota|limit|allowance)\b.{0,24}\b(?:exceeded|reached|exhausted|used up)|"
+    r"no space left|"
+    r"\b(?:disk|volume|storage)\b.{0,12}\bfull\b|too many requests|not (?:authori[sz]ed|permitted|allowed)\b|\b(?:is|"
+    r"are|was|"
     r"were|been) (?:refused|rejected|denied|not (?:available|reachable|permitted|accepted))|\b(?:could|can) ?not be\b|"
-    r"insufficient |\bsorry\b|\b(?:mailbox|inbox|queue|tank|drive) is full|\bfailed to\b|try again later|not accepted|no (?:permission|rights?)\b|unauthori[sz]ed|forbidden|connection refused"
+    r"insufficient |\bsorry\b|\b(?:mailbox|inbox|queue|tank|drive) is full|\bfailed to\b|try again later|not accepted|"
+    r"no (?:permission|rights?)\b|unauthori[sz]ed|forbidden|connection refused"
 )
 """What a short answer in a sentence says that refuses something, in lower case."""
 
@@ -100,7 +115,8 @@ LISTED: Final = re.compile(r"[\w./\\-]+:\d+[:-]")
 """How a line of a file begins that a search found."""
 
 ENDED: Final = re.compile(
-    r"^\W*(?:(?:command|process|program)\s+)?(?:exit(?:ed)?(?:\s+with)?(?:[ _-]?(?:code|status))?|status|return[ _]?code|"
+    r"^\W*(?:(?:command|process|program)\s+)?(?:exit(?:ed)?(?:\s+with)?(?:[ _-]?(?:code|status))?|status|"
+    r"return[ _]?code|"
     r"rc|code|\?)\W{0,3}(?<!\d)([0-2]?\d?\d)(?:\W*$|[\s,;|)\]]+(?:\w+\s*[=:]\s*[\w.]+[\s,;)\]]*)*$)",
     re.MULTILINE,
 )
@@ -109,11 +125,14 @@ ENDED: Final = re.compile(
 CODE_FIELD: Final = re.compile(r'"(?:exit_?(?:code|status)?|return_?code|rc|exitcode)"\s*:\s*(\d{1,3})\b')
 
 VERDICT: Final = re.compile(
-    r"(?<![\d.])(?!0*[45]\d\d [ef])\d+ (?:(?:tests?|checks?|cases?|specs?|assertions?|new|more|type|syntax|lint\w*|files?|"
+    r"(?<![\d.])(?!0*[45]\d\d [ef])\d+ (?:(?:tests?|checks?|cases?|specs?|assertions?|new|more|type|syntax|lint\w*|"
+    r"files?|"
     r"rules?) )?(?:failed|passed|failing|passing|failures?|errors?|problems?|warnings?|violations?|mismatch(?:es)?)\b"
     r"|^\s*(?:failed|fail|not ok|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b)[\w./-]*[/_:.\d]"
-    r"|\bassert|\bexpected:? [^\s,;]*\d|\bexpected .{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures|errors|passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])"
-    r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|\b(?:test|spec|check|lint)[\w ]{0,20}(?:failed|red)\b"
+    r"|\bassert|\bexpected:? [^\s,;]*\d|\bexpected .{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures|errors|"
+    r"passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])"
+    r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|\b(?:test|spec|check|"
+    r"lint)[\w ]{0,20}(?:failed|red)\b"
     r"|\w+:? failed:? (?:expected|at line|assert|in \w+ \d)|\d+ (?:of|/) ?\d+ (?:tests|checks|passed|failed|ok)",
     re.MULTILINE,
 )
@@ -126,7 +145,8 @@ NO_VERDICT: Final = re.compile(
 """What keeps a check from checking."""
 
 NO_HITS: Final = re.compile(
-    r"\b(?:no|0|zero) (?!such)(?:\w+ )?(?:match(?:es|ing)?|results?|hits?|entry|entries|records?|rows?|documents?|items?|"
+    r"\b(?:no|0|zero) (?!such)(?:\w+ )?(?:match(?:es|ing)?|results?|hits?|entry|entries|records?|rows?|documents?|"
+    r"items?|"
     r"occurrences?)\b|\bnothing (?:was )?(?:found|matched|to show)|no files? (?:found|match)|\b(?:keine treffer|aucun "
     r"r[ée]sultat|sin resultados)"
 )
@@ -141,7 +161,6 @@ class Reading(NamedTuple):
 
 
 _READ: dict[tuple[int, bool], Reading] = {}
-_ASKED: dict[int, Asked] = {}
 _FAILURES: dict[tuple[int, bool], Failure] = {}
 
 
@@ -155,16 +174,8 @@ def reading(call: CallDigest, invoked: ToolInvoked) -> Reading:
     key = call.kind, call.success
     known = _READ.get(key)
     if known is None:
-        known = _keep(_READ, key, _read(invoked))
+        known = keep(_READ, key, _read(invoked))
     return known
-
-
-def _keep(kept: dict[K, V], key: K, value: V) -> V:
-    """Keep a value; if there are too many, forget them all, which is rare."""
-    if len(kept) >= KEPT:
-        kept.clear()
-    kept[key] = value
-    return value
 
 
 def _read(invoked: ToolInvoked) -> Reading:
@@ -268,7 +279,7 @@ def _is_state(fields: dict[str, Any]) -> bool:
 
 def _asks_whether(code: int | None, body: str, params: Any) -> bool:
     """Whether a call asks whether something works, is there or is equal, so that a "no" is no failure."""
-    for name, value in islice(_named(params), ARGUMENTS):
+    for name, value in islice(named(params), ARGUMENTS):
         if isinstance(value, str):
             if CHECK.search(value[:ARGUMENT_CHARS]) and KEPT_FROM.search(body) is None:
                 return True
@@ -294,7 +305,7 @@ def _without_command(text: str, params: Any) -> str:
     """Return a result without the command line that it repeats."""
     if text[:2] not in ("$ ", "> ", "+ ", "# "):
         return text
-    for _, value in islice(_named(params), ARGUMENTS):
+    for _, value in islice(named(params), ARGUMENTS):
         if isinstance(value, str) and value and text[2:].startswith(value[:LONGEST].lower()):
             return text[2 + len(value) :]
     return text
@@ -324,7 +335,7 @@ def _unwrapped(text: str, *, has_code: bool) -> str:
     for name, value in fields.items():
         if not WRITTEN.search(name):
             continue
-        lines = cast("list[Any]", value) if isinstance(value, list) else [value]
+        lines = cast("Sequence[Any]", value) if isinstance(value, list) else (value,)
         written += [line for line in lines if isinstance(line, str)]
     return "\n".join(written).strip() if written or has_code else text
 
@@ -352,256 +363,6 @@ PROGRAM: Final = re.compile(r"^\W*[a-z][\w.@-]{1,30}(?: [\w-]+)?: \S")
 """How a program begins what it says."""
 
 
-# --- what was asked? --------------------------------------------------------------------------------------------------
-
-
-class Asked(NamedTuple):
-    """What a call asked for.
-
-    Attributes:
-        action: The tool, with the program and its subcommand for a command line, and the verb for a tool of many.
-        things: The files, hosts, ids and names among its arguments.
-        values: Fingerprint of its arguments, without those that say only how, such as a time limit.
-        writes: Whether it seems to write something.
-    """
-
-    action: str
-    things: frozenset[str]
-    values: int
-    writes: bool
-
-
-COMMAND_KEYS: Final = re.compile(
-    r"(?:^|_)(?:command|cmd|commandline|shell|bash|script|line|argv|args|exec)$", re.IGNORECASE
-)
-WRITE_KEYS: Final = re.compile(
-    r"^(?:content|contents|text|body|patch|diff|new\w*|old\w*|replace\w*|after|data|value|to|set|source|edits?|changes?)$"
-    r"|_(?:text|content|value)$",
-    re.IGNORECASE,
-)
-MOVES: Final = re.compile(r"^\s*(?:cd|pushd)\s+\S+\s*(?:&&|;)\s*")
-WRITING: Final = re.compile(
-    r"(?:^|\s)>{1,2}\s*[\w./~$]|\b(?:sed -i|tee|mv|cp|rm|apply|patch|install|write_text|set|edit|commit|checkout)\b"
-)
-VERB_KEYS: Final = re.compile(r"(?:^|_)(?:action|op|operation|method|verb|subcommand|mode)$", re.IGNORECASE)
-ID_KEYS: Final = re.compile(r"(?:^|_)(?:id|ids|no|nr|num|number|key|ref|index)$|[a-z]Id$", re.IGNORECASE)
-HOW: Final = re.compile(
-    r"timeout|limit|max|min|retr|attempt|offset|seconds|wait|delay|_ms$|depth|lines|page|size|verbos|count",
-    re.IGNORECASE,
-)
-"""Names of numbers that say how something is done, not what."""
-
-OF_A_TRY: Final = re.compile(r"attempt|retry|request_?id|nonce|idempot|trace|timestamp", re.IGNORECASE)
-VOLATILE: Final = re.compile(
-    r"\b[0-9a-fA-F]{8}-[0-9a-fA-F-]{20,27}\b|\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{8,}\b|\d{4}-\d\d-\d\d[Tt ][\d:.]+[Zz]?"
-)
-"""What differs between two tries of one thing."""
-
-SKIPPED: Final = frozenset(["sudo", "env", "time", "nohup", "nice", "timeout", "exec", "command", "xargs"])
-PRELUDES: Final = frozenset(["cd", "export", "source", "set", "sleep", "echo", "mkdir", "true", "pwd", "."])
-PLAIN: Final = frozenset(
-    [
-        "cat",
-        "ls",
-        "grep",
-        "rg",
-        "egrep",
-        "rm",
-        "cp",
-        "mv",
-        "find",
-        "head",
-        "tail",
-        "sed",
-        "awk",
-        "touch",
-        "chmod",
-        "chown",
-        "test",
-        "which",
-        "diff",
-        "less",
-        "wc",
-        "sort",
-        "tee",
-        "ln",
-        "stat",
-        "file",
-        "du",
-        "df",
-        "ps",
-        "kill",
-        "curl",
-        "wget",
-        "ping",
-        "ssh",
-        "scp",
-    ]
-)
-"""Programs without subcommands."""
-
-SQL: Final = re.compile(
-    r"\s*(select|insert|update|delete|create|alter|drop|grant|truncate|with|merge|copy)\s", re.IGNORECASE
-)
-THING: Final = re.compile(
-    r"'([^'\n]{2,80})'|\"([^\"\n]{2,80})\"|`([^`\n]{2,80})`|((?:[a-z][a-z0-9+.-]*://)?[\w~.@-]*(?:[/\\][\w.@~{}-]+)+/?)"
-    r"|(\w[\w-]*(?:[._:@-][\w-]+)+)"
-)
-WORD: Final = re.compile(r"[^\W\d_]{3,}")
-
-
-def asked(call: CallDigest, invoked: ToolInvoked) -> Asked:
-    """Return what a call asked for.
-
-    Args:
-        call: Its digest.
-        invoked: The call itself.
-    """
-    known = _ASKED.get(call.action)
-    if known is None:
-        known = _keep(_ASKED, call.action, _asked(invoked.name, invoked.params))
-    return known
-
-
-DONE: Final = re.compile(
-    r"\b(?:saved|updated|written|wrote|edited|applied|patched|replaced|changed|modified|set|created|added|removed|deleted|"
-    r"installed|committed|moved|renamed|inserted)\b",
-    re.IGNORECASE,
-)
-"""What a short answer says after a change."""
-
-
-def has_changed(call: CallDigest, invoked: ToolInvoked) -> bool:
-    """Return whether a call that succeeded seems to have changed something.
-
-    Args:
-        call: Its digest.
-        invoked: The call itself.
-    """
-    if asked(call, invoked).writes:
-        return True
-    said = invoked.rendered_output
-    return len(said) <= SHORT // 4 and DONE.search(said) is not None
-
-
-def _asked(tool: str, params: Any) -> Asked:
-    parts = [tool]
-    things: list[str] = []
-    given: list[str] = []
-    writes = False
-    for name, value in islice(_named(params), ARGUMENTS):
-        if isinstance(value, list | tuple) and COMMAND_KEYS.search(name):
-            value = " ".join(str(each) for each in islice(cast("Iterable[Any]", value), ARGUMENTS))
-        if isinstance(value, bool) or value is None:
-            continue
-        if isinstance(value, int | float):
-            if not HOW.search(name):
-                given.append(f"{value}")
-            if ID_KEYS.search(name):
-                things.append(f"{name}={value}".lower())
-            continue
-        if isinstance(value, str) and COMMAND_KEYS.search(name):
-            value = MOVES.sub("", value[: 2 * ARGUMENT_CHARS])
-            writes = writes or WRITING.search(value) is not None
-        writes = writes or WRITE_KEYS.search(name) is not None
-        texts = value if isinstance(value, list | tuple) else [value]
-        for text in islice(cast("Iterable[Any]", texts), ARGUMENTS):
-            given.append(
-                VOLATILE.sub("~", text[:LONGEST]) if isinstance(text, str) and not OF_A_TRY.search(name) else ""
-            )
-            parts += _verbs(name, text) if isinstance(text, str) else ()
-            things += _things_of_argument(text[:ARGUMENT_CHARS].lower()) if isinstance(text, str) else ()
-    return Asked(" ".join(parts), frozenset(things[: 2 * THINGS]), hash(tuple(given)), writes)
-
-
-def _named(params: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(params, str):
-        return (("command", params),)
-    if isinstance(params, dict):
-        return ((str(name), value) for name, value in _flat(cast("Mapping[str, Any]", params)))
-    fields = getattr(params, "__struct_fields__", None) or getattr(params, "__dataclass_fields__", ())
-    return ((name, getattr(params, name)) for name in fields)
-
-
-def _flat(params: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    for name, value in params.items():
-        if isinstance(value, dict):
-            yield from islice(cast("Mapping[str, Any]", value).items(), ARGUMENTS)
-        else:
-            yield name, value
-
-
-def _verbs(name: str, text: str) -> list[str]:
-    """Return what an argument says of the kind of action."""
-    statement = SQL.match(text)
-    if statement is not None:
-        return [statement[1].lower()]
-    if COMMAND_KEYS.search(name):
-        return program(text[:ARGUMENT_CHARS])
-    return [text.lower()] if VERB_KEYS.search(name) and len(text) <= 24 else []
-
-
-def program(line: str) -> list[str]:
-    """Return the program that a command line runs, with its subcommand; of several the first that is no preparation.
-
-    Args:
-        line: As for a shell.
-    """
-    first: list[str] = []
-    for part in re.split(r"&&|;|\n|\|\|", line):
-        words = [word for word in part.split("|")[0].split() if "=" not in word.split("/")[0] or word.startswith("-")]
-        while words and words[0] in SKIPPED:
-            words = words[1:]
-        if not words:
-            continue
-        name = words[0].rpartition("/")[2]
-        first = first or [name]
-        if name in PRELUDES:
-            continue
-        if name in PLAIN:
-            return [name]
-        plain = [word for word in words[1:4] if not word.startswith("-") or word == "-m"]
-        return [name, *(word for word in plain[:2] if re.fullmatch(r"-m|[a-z][a-z_-]*", word))][:3]
-    return first
-
-
-def _things_of_argument(text: str) -> list[str]:
-    text = text.strip()
-    if len(text) <= 120 and text and not any(char.isspace() for char in text):
-        return spellings(text)
-    return things_in(text)
-
-
-def things_in(text: str) -> list[str]:
-    """Return the things that a text names: what stands in quotes, paths, hosts, names that are more than a word.
-
-    Args:
-        text: In lower case.
-    """
-    found: list[str] = []
-    for match in islice(THING.finditer(text), THINGS):
-        found += spellings(next(filter(None, match.groups())))
-    return found
-
-
-def spellings(thing: str) -> list[str]:
-    """Return a thing and other names by which it may be meant: a path without its folder, an address's host.
-
-    Args:
-        thing: In lower case.
-    """
-    thing = thing.strip(" .,;:()[]{}<>'\"`").replace("\\", "/")
-    scheme, _, rest = thing.rpartition("://")
-    plain = rest.partition("?")[0].rstrip("/")
-    if not plain or plain.isdigit():
-        return [plain] if plain else []
-    if "/" not in plain:
-        return [plain]
-    host = [plain.partition("/")[0]] if scheme.startswith("http") else []
-    plain = plain.lstrip("./")
-    return [plain, plain.rpartition("/")[2], *host]
-
-
 # --- what went wrong? -------------------------------------------------------------------------------------------------
 
 Class = Literal[
@@ -612,30 +373,40 @@ STRONG: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
     (cast("Class", name), re.compile(pattern))
     for name, pattern in {
         "tool": r"unknown tool|no (?:such )?tool\b|tool .{0,40}(?:not (?:found|available)|does not exist)|unknown_tool",
-        "dependency": r"no module named|modulenotfound|command not found|not installed|is not recogni[sz]ed as|cannot find "
+        "dependency": r"no module named|modulenotfound|command not found|not installed|is not recogni[sz]ed as|"
+        r"cannot find "
         r"(?:module|package)|importerror|missing (?:dependenc|librar|package)|unable to locate package|shared librar|"
         r"unmet dependenc|could not find a version|no matching distribution|executable .{0,40}not found|"
         r"unresolved import|: not found$",
-        "disk": r"no space|disk (?:is )?full|disk quota|enospc|out of (?:disk|space)|(?:volume|storage|device|filesystem|"
+        "disk": r"no space|disk (?:is )?full|disk quota|enospc|out of (?:disk|space)|(?:volume|storage|device|"
+        r"filesystem|"
         r"partition|tablespace) .{0,24}(?:is )?full|insufficient (?:disk|storage)|not enough (?:disk|space|storage)",
-        "login": r"unauthori[sz]ed|unauthenticated|authentication|(?:token|credential|session|password|certificate|api.?key|"
+        "login": r"unauthori[sz]ed|unauthenticated|authentication|(?:token|credential|session|password|certificate|"
+        r"api.?key|"
         r"licen[cs]e|ticket|grant|signature|secret|login|cookie)s?\b.{0,40}(?:expired|invalid|revoked|rejected|"
-        r"not (?:accepted|valid)|missing|required|wrong|bad|unknown|mismatch|stale|abgelaufen)|(?:expired|invalid|revoked|bad|"
+        r"not (?:accepted|valid)|missing|required|wrong|bad|unknown|mismatch|stale|abgelaufen)|(?:expired|invalid|"
+        r"revoked|bad|"
         r"wrong|stale|missing)\b.{0,24}(?:token|credential|session\b|password|certificate|api.?key|licen[cs]e|ticket|"
         r"signature|secret|login|user name)|(?:log|sign) ?in (?:first|again|required)|please (?:log|sign)|"
         r"session .{0,24}(?:over|ended|closed|timed)|not (?:logged|signed) in",
         "rights": r"permission|access ?denied|forbidden|not (?:authori[sz]ed|entitled|allowed to|permitted)|may not|"
-        r"insufficient[ _](?:privilege|permission|scope|right|role)|read-?only|\beacces\b|\beperm\b|verweigert|accès refus|lacks? "
-        r"(?:the )?(?:\S+ )?(?:role|right|permission|privilege|scope|grant)|access .{0,30}denied|denied by (?:policy|acl)",
+        r"insufficient[ _](?:privilege|permission|scope|right|role)|read-?only|\beacces\b|\beperm\b|verweigert|"
+        r"accès refus|lacks? "
+        r"(?:the )?(?:\S+ )?(?:role|right|permission|privilege|scope|grant)|access .{0,30}denied|denied by (?:policy|"
+        r"acl)",
         "quota": r"too many requests|rate.?limit|throttl|slow down|quota|limit (?:is |was )?(?:exceeded|reached|hit)|"
         r"exceed(?:s|ed|ing)? .{0,40}(?:limit|allowance|budget)|out of credit|insufficient (?:funds|credit|balance)|"
         r"payment required|budget .{0,20}(?:exhausted|used up)|no .{0,24}credits? left|credits? .{0,16}exhausted",
         "lock": r"\block(?:s|ed|ing)?\b|deadlock|\bbusy\b|in use by|held by|ebusy|checked out by|being edited by|"
         r"already (?:running|in progress)",
-        "network": r"connection (?:was )?(?:refused|reset|timed|aborted|closed|lost|failed)|could not (?:resolve|translate|"
-        r"connect|reach)|(?:can|could) ?n[o']t (?:connect|reach|resolve)|unreachable|no route|name (?:or service )?(?:resolution|"
-        r"not known)|\beconn|\betimedout|\benotfound|unknown host|host not found|bad gateway|service unavailable|gateway time|"
-        r"timed? ?-?out|upstream|temporarily|offline|handshake|broken pipe|not responding|no response|failed to connect|"
+        "network": r"connection (?:was )?(?:refused|reset|timed|aborted|closed|lost|failed)|could not (?:resolve|"
+        r"translate|"
+        r"connect|reach)|(?:can|could) ?n[o']t (?:connect|reach|resolve)|unreachable|no route|"
+        r"name (?:or service )?(?:resolution|"
+        r"not known)|\beconn|\betimedout|\benotfound|unknown host|host not found|bad gateway|service unavailable|"
+        r"gateway time|"
+        r"timed? ?-?out|upstream|temporarily|offline|handshake|broken pipe|not responding|no response|"
+        r"failed to connect|"
         r"network (?:is )?(?:down|error)|no carrier|link down",
     }.items()
 )
@@ -643,11 +414,16 @@ WEAK: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
     (cast("Class", name), re.compile(pattern))
     for name, pattern in {
         "conflict": r"already exists|duplicate|conflict|version mismatch|out of date|stale|precondition",
-        "interface": r"(?:unknown|no such|unexpected|unrecogni[sz]ed|unsupported|undefined|invalid|illegal|bad|missing|required)"
-        r" (?:required )?(?:\w+ )?(?:option|argument|field|parameter|param|column|method|property|attribute|key|keyword|"
-        r"function|flag|operation|enum|value|type|format|unit|element|endpoint|syntax|token|property)s?\b|(?:column|field|"
-        r"function|method|attribute|property|parameter|argument|operator).{0,60}(?:does not exist|not found|unknown|required|"
-        r"missing|is not defined|has no)|expected .{1,60}(?:got|found|received)|must (?:be|have|not|match|contain|start|"
+        "interface": r"(?:unknown|no such|unexpected|unrecogni[sz]ed|unsupported|undefined|invalid|illegal|bad|"
+        r"missing|required)"
+        r" (?:required )?(?:\w+ )?(?:option|argument|field|parameter|param|column|method|property|attribute|key|"
+        r"keyword|"
+        r"function|flag|operation|enum|value|type|format|unit|element|endpoint|syntax|token|property)s?\b|(?:column|"
+        r"field|"
+        r"function|method|attribute|property|parameter|argument|operator).{0,60}(?:does not exist|not found|unknown|"
+        r"required|"
+        r"missing|is not defined|has no)|expected .{1,60}(?:got|found|received)|must (?:be|have|not|match|contain|"
+        r"start|"
         r"include)|syntax error|parse error|malformed|unprocessable|schema|validation|not a valid|is required|"
         r"bad request|typeerror|attributeerror|unmarshal|cannot (?:parse|convert|deserialize)|wrong type|usage:",
         "missing": r"not found|no such|does not exist|doesn't exist|notfound|unknown|no entry|enoent|cannot find|"
@@ -672,6 +448,7 @@ OWN_CODE: Final = re.compile(
     r"\b(?:err(?:or|no)?[ _:-]{0,2}\d{2,6}|[a-z]{1,8}[_-]?\d{3,6}|[a-z]+(?:_[a-z0-9]+)*_(?:error|denied|exceeded|"
     r"failed|invalid|required|expired|missing|exhausted|unavailable|timeout|not_[a-z]+))\b"
 )
+WORD: Final = re.compile(r"[^\W\d_]{3,}")
 PASSING: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
 
 
@@ -718,7 +495,7 @@ def failure(call: CallDigest, invoked: ToolInvoked) -> Failure:
         codes = frozenset(OWN_CODE.findall(message)[:4])
         words = frozenset(WORD.findall(PASSING.sub(" ", message)))
         group: Class = "tool" if invoked.outcome == "unknown_tool" else classed(message)
-        known = _keep(_FAILURES, key, Failure(action, things, told, group, codes, words, values))
+        known = keep(_FAILURES, key, Failure(action, things, told, group, codes, words, values))
     return known
 
 
@@ -734,4 +511,7 @@ def classed(message: str) -> Class:
     for one, other in HTTP_CODE.findall(message):
         if (one or other) in OF_CODE:
             return OF_CODE[one or other]
-    return next((name for name, pattern in WEAK if pattern.search(message)), "")
+    for name, pattern in WEAK:
+        if pattern.search(message):
+            return name
+    return ""
