@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final
 
 from watchkeeper.observers.actions import asked, has_changed
@@ -113,7 +113,8 @@ class ErrorCascadeDetector:
         calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
         if not any(_failed(call, calls) for call in recent[len(recent) - new :]):
             return False
-        return sum(_failed(call, calls) for call in recent) >= self.failures
+        open_ones = (call for call in reversed(recent) if _failed(call, calls))
+        return sum(1 for _ in islice(open_ones, self.failures)) >= self.failures
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Describe the cascade that the newest failure since the last look belongs to."""
@@ -159,10 +160,10 @@ class ErrorCascadeDetector:
                 break
             if _failed(call, calls):
                 earlier = failure(call, calls[call.index - 1])
-                is_check = changed and newest.group in WEAK and newest.same_as(earlier)
-                still = not changed and newest.action == earlier.action and _of_one_thing(newest, earlier)
-                same = still or alike(newest, earlier, self.likeness)
-                if same and not is_check and done.leaves(newest, earlier):
+                if changed and newest.group in WEAK and newest.same_as(earlier):
+                    continue  # a check, made again after a change
+                same = alike(newest, earlier, self.likeness) or (not changed and _of_one_target(newest, earlier))
+                if same and done.leaves(newest, earlier):
                     group.append(call)
             else:
                 done.note(call, calls)
@@ -212,6 +213,8 @@ class Done:
         One of their actions does, with the same things. Where they asked for different ones, it does with any; only
         a right, or a thing that is missing, is not there for one thing because it is for another.
         """
+        if not self._calls:
+            return True
         done = [things for action in {one.action, other.action} for things in self._calls.get(action, ())]
         if not done:
             return True
@@ -234,7 +237,7 @@ def alike(one: Failure, other: Failure, likeness: float) -> bool:
         likeness: The share of words that two messages have in common if they say the same.
     """
     same_action = one.action == other.action
-    if same_action and one.group in WEAK and other.group in WEAK and _of_one_thing(one, other):
+    if one.group in WEAK and other.group in WEAK and _of_one_target(one, other):
         return True
     if one.codes & other.codes:
         return one.group not in OF_ONE_THING or _of_one_thing(one, other)
@@ -248,6 +251,10 @@ def alike(one: Failure, other: Failure, likeness: float) -> bool:
     if same_action:
         return says_the_same
     return says_the_same and len(one.words & other.words) > 2
+
+
+def _of_one_target(one: Failure, other: Failure) -> bool:
+    return one.action == other.action and _of_one_thing(one, other)
 
 
 def _of_one_thing(one: Failure, other: Failure) -> bool:

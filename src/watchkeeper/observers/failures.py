@@ -43,15 +43,6 @@ SHORT: Final = 600
 
 # --- did it fail? -----------------------------------------------------------------------------------------------------
 
-SIGNS: Final = re.compile(
-    r"err|fail|denied|refus|can(?:no|'|\u2019)t|could|unable|invalid|\bno[ nt]|unknown|unauth|false|except|fatal|exit|"
-    r"stat|code|"
-    r"\b[45]\d\d\b|limit|expire|missing|reject|forbid|time|traceback|block|abort|lock|\brc\b|busy|full|fehler|"
-    r"verweigert|"
-    r"interdit|quota|unreach|unavail|only|reset|lost|down"
-)
-"""A result without any of these is no failure."""
-
 OPENING: Final = re.compile(
     r"(?:[\[(<*!❌⚠✗✖\s-]*)(?:\d[\d:.,tz/+ -]{6,30}\W*)?"
     r"(?!errors?[ _-]?(?:rate|handling|handler|log|count|budget|free|margin|bar|page|codes?\b)|"
@@ -88,12 +79,16 @@ MESSAGE: Final = re.compile(
 STRUCTURED: Final = re.compile(
     r"<(?:error|fault|exception|soap:fault)\b|<status>\s*(?:error|denied|refused|failed|rejected)|"
     r"<\w+[^>]*\b(?:status|result|"
-    r"code)=['\"](?:error|fail|denied|refused|rejected|[45]\d\d)|^(?:ok|success|accepted)\s*[:=]\s*(?:false|no)\b|"
-    r"^(?:status|result|outcome)\s*[:=]\s*(?:error|denied|refused|rejected|failed|[45]\d\d)\b|"
-    r'^[\s{]*"(?:error|fault)"\s*:\s*(?!null|false|""|\[\s*\]|\{\s*\}|\d)|^[\s{]*"(?:ok|success)"\s*:\s*false',
-    re.MULTILINE,
+    r"code)=['\"](?:error|fail|denied|refused|rejected|[45]\d\d)|"
+    r'^[\s{]*"(?:error|fault)"\s*:\s*(?!null|false|""|\[\s*\]|\{\s*\}|\d)|^[\s{]*"(?:ok|success)"\s*:\s*false'
 )
-"""An error in an answer that has fields, in lower case."""
+"""An error at the beginning of an answer that has fields, in lower case."""
+
+NAMED: Final = re.compile(
+    r"(?:ok|success|accepted)\s*[:=]\s*(?:false|no)\b|"
+    r"(?:status|result|outcome)\s*[:=]\s*(?:error|denied|refused|rejected|failed|[45]\d\d)\b"
+)
+"""A line of an answer with a name and a value in each."""
 
 SENTENCE: Final = re.compile(
     r"\byou (?:do not have|don't have|are not|cannot|can't|may not|must (?:first|log|sign|read))|\b(?:token|session|"
@@ -179,12 +174,10 @@ def reading(call: CallDigest, invoked: ToolInvoked) -> Reading:
 
 
 def _read(invoked: ToolInvoked) -> Reading:
-    whole = invoked.rendered_output
-    text = whole if len(whole) <= LONGEST else f"{whole[:FIRST_CHARS]}\n{whole[-LAST_CHARS:]}"
+    text, succeeded = invoked.rendered_output, is_success(invoked)
+    if len(text) > FIRST_CHARS + LAST_CHARS and (succeeded or len(text) > LONGEST):
+        text = f"{text[:FIRST_CHARS]}\n{text[-LAST_CHARS:]}"
     text = text.lower()
-    succeeded = is_success(invoked)
-    if succeeded and len(text) > SHORT and not SIGNS.search(text):
-        return SUCCEEDED
     said = error_message(invoked)
     if said and said[:FIRST_CHARS].lower() not in text:
         text = f"{said[:FIRST_CHARS].lower()}\n{text}"
@@ -192,6 +185,7 @@ def _read(invoked: ToolInvoked) -> Reading:
     code, body = _without_code(text)
     if succeeded and not code and not _says_error(body):
         return SUCCEEDED
+    body = ENVELOPE.sub("", body).strip()
     if _is_no_failure(code, body) or _asks_whether(code, body, invoked.params):
         return NEITHER
     return Reading("failed", body[:FIRST_CHARS] or invoked.outcome)
@@ -206,18 +200,29 @@ def _says_error(body: str) -> bool:
     if FIELDS.match(body):
         fields = _decoded(body)
         return _tells_error(fields) if fields else STRUCTURED.search(body, 0, 200) is not None
-    first, _, rest = body.partition("\n")
-    last = rest.rpartition("\n")[2] or first
+    lines = [line[:LINE] for line in body.splitlines() if line.strip()]
+    if not lines:
+        return False
+    first, ends = lines[0], lines[-2:]
     if len(body) > SHORT:
-        return OPENING.match(first) is not None and (first.startswith("traceback") or MESSAGE.search(last) is not None)
-    if OPENING.match(first) or MESSAGE.search(first) or MESSAGE.search(last) or STRUCTURED.search(body):
+        is_error = first.startswith("traceback") or _is_message(ends)
+        return OPENING.match(first) is not None and is_error
+    if OPENING.match(first) or _is_message((first, *ends)) or any(NAMED.match(line) for line in lines[:FEW]):
         return True
     if LISTED.match(first):
         return False
-    if PROGRAM.match(last) is not None and any(pattern.search(last) for _, pattern in STRONG):
+    if any(PROGRAM.match(line) and any(pattern.search(line) for _, pattern in STRONG) for line in ends):
         return True
-    return len(body) <= ONE_SENTENCE and body.count("\n") < 2 and SENTENCE.search(body) is not None
+    return len(body) <= ONE_SENTENCE and len(lines) < FEW and SENTENCE.search(body) is not None
 
+
+def _is_message(lines: Sequence[str]) -> bool:
+    return any((": " in line or " err" in line) and MESSAGE.search(line) for line in lines)
+
+
+LINE: Final = 300
+FEW: Final = 3
+"""So much of a line is read; and an answer of fewer lines may be a sentence."""
 
 FIELDS: Final = re.compile(r"[{<]|\[\s*[{\[\"]")
 """How an answer with fields begins."""
@@ -319,11 +324,13 @@ def _without_code(text: str) -> tuple[int | None, str]:
         code = int(field[1]) if field else None
         text = _unwrapped(text, has_code=code is not None)
     if not FIELDS.match(text):
-        found = ENDED.search(text)
-        if found is not None and (int(found[1]) < 200 or "exit" in found[0]):
-            code = int(found[1])
-            text = f"{text[: found.start()]}\n{text[found.end() :]}"
-    return code, ENVELOPE.sub("", text).strip()
+        lines = text.splitlines()
+        for place in {0, 1, len(lines) - 2, len(lines) - 1}:
+            found = ENDED.match(lines[place]) if 0 <= place < len(lines) else None
+            if found is not None and (int(found[1]) < 200 or "exit" in found[0]):
+                code, lines[place] = int(found[1]), ""
+        text = "\n".join(lines) if code is not None else text
+    return code, text.strip()
 
 
 def _unwrapped(text: str, *, has_code: bool) -> str:
@@ -445,8 +452,9 @@ HTTP_CODE: Final = re.compile(
     r"(?<![\w./#:=-])(?<!line )(?<!row )(?<!id )([45]\d\d)(?![\w./-]*\w)|[\"=:]\s*([45]\d\d)\b"
 )
 OWN_CODE: Final = re.compile(
-    r"\b(?:err(?:or|no)?[ _:-]{0,2}\d{2,6}|[a-z]{1,8}[_-]?\d{3,6}|[a-z]+(?:_[a-z0-9]+)*_(?:error|denied|exceeded|"
-    r"failed|invalid|required|expired|missing|exhausted|unavailable|timeout|not_[a-z]+))\b"
+    r"(?:^|[(\[\"']|code\W{1,4}|err(?:or)?\W{1,3})([a-z]{1,8}[_-]?\d{2,6})(?=[)\]\"':,.\s]|$)|"
+    r"\b([a-z]+(?:_[a-z0-9]+)*_(?:error|denied|"
+    r"exceeded|failed|invalid|required|expired|missing|exhausted|unavailable|timeout|not_[a-z]+|no_[a-z]+))\b"
 )
 WORD: Final = re.compile(r"[^\W\d_]{3,}")
 PASSING: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
@@ -492,7 +500,7 @@ def failure(call: CallDigest, invoked: ToolInvoked) -> Failure:
         action, things, values, _ = asked(call, invoked)
         plain = message.replace('"', " ") if message[:1] in "{[" else message  # there names stand in quotes, too
         told = frozenset(things_in(plain)[:THINGS])
-        codes = frozenset(OWN_CODE.findall(message)[:4])
+        codes = frozenset(one or other for one, other in OWN_CODE.findall(message)[:FEW])
         words = frozenset(WORD.findall(PASSING.sub(" ", message)))
         group: Class = "tool" if invoked.outcome == "unknown_tool" else classed(message)
         known = keep(_FAILURES, key, Failure(action, things, told, group, codes, words, values))
