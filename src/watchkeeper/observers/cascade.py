@@ -63,6 +63,9 @@ NEAR: Final = ({"login", "rights"}, {"disk", "quota"})
 OF_A_TARGET: Final = OF_ONE_THING | {"rights"}
 """Classes of which a success closes only failures with the same target."""
 
+SPECIFIC: Final = frozenset("0123456789-_./:@")
+"""What a name has that is more than a word; failures of any kind that name one such thing have one cause."""
+
 NAMES: Final = {
     "tool": "no such tool",
     "dependency": "something that is needed is not installed",
@@ -247,6 +250,8 @@ def alike(one: Failure, other: Failure, likeness: float) -> bool:
         if one.group in OF_ONE_THING:
             return _of_one_thing(one, other)
         return one.group != "interface" or same_action
+    if any(any(char in SPECIFIC for char in thing) for thing in one.told & other.told):
+        return True
     says_the_same = _share(one.words, other.words) >= likeness
     if same_action:
         return says_the_same

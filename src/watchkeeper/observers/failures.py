@@ -99,7 +99,9 @@ SENTENCE: Final = re.compile(
     r"no space left|"
     r"\b(?:disk|volume|storage)\b.{0,12}\bfull\b|too many requests|not (?:authori[sz]ed|permitted|allowed)\b|\b(?:is|"
     r"are|was|"
-    r"were|been) (?:refused|rejected|denied|not (?:available|reachable|permitted|accepted))|\b(?:could|can) ?not be\b|"
+    r"were|been) (?:refused|rejected|denied|not (?:available|reachable|permitted|accepted))|\b(?:refused|rejected|"
+    r"denied)(?: by|:| because| -)|verweigert|denegado|refusée?\b|geweigerd|abgelehnt|abgelaufen|nicht (?:erlaubt|"
+    r"zulässig|möglich)|interdit|отказано|ошибка|\b(?:could|can) ?not be\b|"
     r"insufficient |\bsorry\b|\b(?:mailbox|inbox|queue|tank|drive) is full|\bfailed to\b|try again later|not accepted|"
     r"no (?:permission|rights?)\b|unauthori[sz]ed|forbidden|connection refused"
 )
@@ -380,15 +382,22 @@ STRONG: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
     (cast("Class", name), re.compile(pattern))
     for name, pattern in {
         "tool": r"unknown tool|no (?:such )?tool\b|tool .{0,40}(?:not (?:found|available)|does not exist)|unknown_tool",
-        "dependency": r"no module named|modulenotfound|command not found|not installed|is not recogni[sz]ed as|"
+        "dependency": r"no such module|shared object|not on (?:the )?path|undefined symbol|"
+        r"is missing from the environment|(?:package|module|library|plugin|driver|dependency) .{0,40}(?:not found|"
+        r"missing|unavailable|not available|not loaded)|"
+        r"no module named|modulenotfound|command not found|not installed|is not recogni[sz]ed as|"
         r"cannot find "
         r"(?:module|package)|importerror|missing (?:dependenc|librar|package)|unable to locate package|shared librar|"
         r"unmet dependenc|could not find a version|no matching distribution|executable .{0,40}not found|"
         r"unresolved import|: not found$",
-        "disk": r"no space|disk (?:is )?full|disk quota|enospc|out of (?:disk|space)|(?:volume|storage|device|"
+        "disk": r"could not extend|unable to extend|errno 28|speicher .{0,12}voll|festplatte voll|disque plein|"
+        r"disco lleno|"
+        r"no space|disk (?:is )?full|disk quota|enospc|out of (?:disk|space)|(?:volume|storage|device|"
         r"filesystem|"
         r"partition|tablespace) .{0,24}(?:is )?full|insufficient (?:disk|storage)|not enough (?:disk|space|storage)",
-        "login": r"unauthori[sz]ed|unauthenticated|authentication|(?:token|credential|session|password|certificate|"
+        "login": r"invalid_grant|\bjwt\b|\boauth\b|kerberos|no credentials|abgelaufen|nicht angemeldet|expirée?\b|"
+        r"caducad|no autenticad|"
+        r"unauthori[sz]ed|unauthenticated|authentication|(?:token|credential|session|password|certificate|"
         r"api.?key|"
         r"licen[cs]e|ticket|grant|signature|secret|login|cookie)s?\b.{0,40}(?:expired|invalid|revoked|rejected|"
         r"not (?:accepted|valid)|missing|required|wrong|bad|unknown|mismatch|stale|abgelaufen)|(?:expired|invalid|"
@@ -396,17 +405,25 @@ STRONG: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
         r"wrong|stale|missing)\b.{0,24}(?:token|credential|session\b|password|certificate|api.?key|licen[cs]e|ticket|"
         r"signature|secret|login|user name)|(?:log|sign) ?in (?:first|again|required)|please (?:log|sign)|"
         r"session .{0,24}(?:over|ended|closed|timed)|not (?:logged|signed) in",
-        "rights": r"permission|access ?denied|forbidden|not (?:authori[sz]ed|entitled|allowed to|permitted)|may not|"
+        "rights": r"errno 13\b|\berofs\b|write.protected|immutable|clearance|not the owner|keine berechtigung|"
+        r"denegado|refusée?\b|geweigerd|nekad|droits insuffisants|отказано|requires? (?:the )?(?:\w+ )?(?:role|"
+        r"approval|sign-off|privilege)|"
+        r"permission|access ?denied|forbidden|not (?:authori[sz]ed|entitled|allowed to|permitted)|may not|"
         r"insufficient[ _](?:privilege|permission|scope|right|role)|read-?only|\beacces\b|\beperm\b|verweigert|"
         r"accès refus|lacks? "
         r"(?:the )?(?:\S+ )?(?:role|right|permission|privilege|scope|grant)|access .{0,30}denied|denied by (?:policy|"
         r"acl)",
-        "quota": r"too many requests|rate.?limit|throttl|slow down|quota|limit (?:is |was )?(?:exceeded|reached|hit)|"
+        "quota": r"used up|kontingent|überschritten|dépassé|excedid|allowance|exhausted|"
+        r"too many requests|rate.?limit|throttl|slow down|quota|limit (?:is |was )?(?:exceeded|reached|hit)|"
         r"exceed(?:s|ed|ing)? .{0,40}(?:limit|allowance|budget)|out of credit|insufficient (?:funds|credit|balance)|"
         r"payment required|budget .{0,20}(?:exhausted|used up)|no .{0,24}credits? left|credits? .{0,16}exhausted",
-        "lock": r"\block(?:s|ed|ing)?\b|deadlock|\bbusy\b|in use by|held by|ebusy|checked out by|being edited by|"
+        "lock": r"locked|reserved by|another (?:process|instance|session|user|transaction)|in use\b|checked out|"
+        r"gesperrt|verrouill|bloquead|"
+        r"\block(?:s|ed|ing)?\b|deadlock|\bbusy\b|in use by|held by|ebusy|checked out by|being edited by|"
         r"already (?:running|in progress)",
-        "network": r"connection (?:was )?(?:refused|reset|timed|aborted|closed|lost|failed)|could not (?:resolve|"
+        "network": r"errno 11[01]\b|getaddrinfo|nxdomain|servfail|socket (?:error|closed|hang)|nicht erreichbar|"
+        r"injoignable|inaccesible|"
+        r"connection (?:was )?(?:refused|reset|timed|aborted|closed|lost|failed)|could not (?:resolve|"
         r"translate|"
         r"connect|reach)|(?:can|could) ?n[o']t (?:connect|reach|resolve)|unreachable|no route|"
         r"name (?:or service )?(?:resolution|"
@@ -456,6 +473,9 @@ OWN_CODE: Final = re.compile(
     r"\b([a-z]+(?:_[a-z0-9]+)*_(?:error|denied|"
     r"exceeded|failed|invalid|required|expired|missing|exhausted|unavailable|timeout|not_[a-z]+|no_[a-z]+))\b"
 )
+NAMED_THING: Final = re.compile(r"(?<!\w)'[^'\s]*'|`[^`\s]*`|\"[^\"\s]*\"|[\w.~-]*[/\\](?!1\.)[\w./\\~-]+")
+"""Names, whose words say nothing of what went wrong."""
+
 WORD: Final = re.compile(r"[^\W\d_]{3,}")
 PASSING: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
 
@@ -502,7 +522,7 @@ def failure(call: CallDigest, invoked: ToolInvoked) -> Failure:
         told = frozenset(things_in(plain)[:THINGS])
         codes = frozenset(one or other for one, other in OWN_CODE.findall(message)[:FEW])
         words = frozenset(WORD.findall(PASSING.sub(" ", message)))
-        group: Class = "tool" if invoked.outcome == "unknown_tool" else classed(message)
+        group: Class = "tool" if invoked.outcome == "unknown_tool" else classed(NAMED_THING.sub(" ~ ", plain))
         known = keep(_FAILURES, key, Failure(action, things, told, group, codes, words, values))
     return known
 
