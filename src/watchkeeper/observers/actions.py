@@ -56,12 +56,14 @@ class Asked(NamedTuple):
         things: The files, hosts, ids and names among its arguments.
         values: Fingerprint of its arguments, without those that say only how, such as a time limit.
         writes: Whether it seems to write something.
+        words: The words of its texts, in lower case.
     """
 
     action: str
     things: frozenset[str]
     values: int
     writes: bool
+    words: frozenset[str]
 
 
 COMMAND_KEYS: Final = re.compile(
@@ -137,6 +139,7 @@ PLAIN: Final = frozenset(
 SQL: Final = re.compile(
     r"\s*(select|insert|update|delete|create|alter|drop|grant|truncate|with|merge|copy)\s", re.IGNORECASE
 )
+ANY_WORD: Final = re.compile(r"\w{2,}")
 READING: Final = frozenset(("select", "with"))
 """Statements that only read."""
 
@@ -208,9 +211,11 @@ def _asked(tool: str, params: Any) -> Asked:
             given.append(
                 VOLATILE.sub("~", text[:LONGEST]) if isinstance(text, str) and not OF_A_TRY.search(name) else ""
             )
-            parts += _verbs(name, text) if isinstance(text, str) else ()
-            things += _things_of_argument(text[:ARGUMENT_CHARS].lower()) if isinstance(text, str) else ()
-    return Asked(" ".join(parts), frozenset(things[: 2 * THINGS]), hash(tuple(given)), writes)
+            if isinstance(text, str):
+                parts += _verbs(name, text)
+                things += () if VERB_KEYS.search(name) else _things_of_argument(text[:ARGUMENT_CHARS].lower())
+    words = frozenset(ANY_WORD.findall(" ".join(given)[: 2 * ARGUMENT_CHARS].lower()))
+    return Asked(" ".join(parts), frozenset(things[: 2 * THINGS]), hash(tuple(given)), writes, words)
 
 
 def named(params: Any) -> Iterable[tuple[str, Any]]:
@@ -301,6 +306,7 @@ def spellings(thing: str) -> list[str]:
         return [plain] if plain else []
     if "/" not in plain:
         return [plain]
-    host = [plain.partition("/")[0]] if scheme.startswith("http") else []
+    if scheme.startswith("http"):
+        return [plain, plain.partition("/")[0]]
     plain = plain.lstrip("./")
-    return [plain, plain.rpartition("/")[2], *host]
+    return [plain, plain.rpartition("/")[2]]

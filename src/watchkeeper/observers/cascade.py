@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final
 
-from watchkeeper.observers.actions import asked, has_changed
+from watchkeeper.observers.actions import Asked, asked, has_changed
 from watchkeeper.observers.evidence import check_settings, line_of, shorten
 from watchkeeper.observers.failures import Failure, failure, reading
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
@@ -201,26 +201,30 @@ class Done:
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self._calls: dict[str, list[frozenset[str]]] = {}
+        self._calls: dict[str, list[Asked]] = {}
 
     def note(self, call: CallDigest, calls: Sequence[ToolInvoked]) -> None:
         """Note a call, if it succeeded."""
         invoked = calls[call.index - 1]
         if reading(call, invoked).outcome == "succeeded":
-            action, things, _, _ = asked(call, invoked)
-            self._calls.setdefault(action, []).append(things)
+            done = asked(call, invoked)
+            self._calls.setdefault(done.action, []).append(done)
 
     def leaves(self, one: Failure, other: Failure) -> bool:
         """Return whether nothing succeeded since the earlier of two failures that needs the same thing.
 
         One of their actions does, with the same things. Where they asked for different ones, it does with any; only
-        a right, or a thing that is missing, is not there for one thing because it is for another.
+        a right, or a thing that is missing, is not there for one thing because it is for another. Where both messages
+        quote a part of what was asked, only calls with that part count.
         """
         if not self._calls:
             return True
-        done = [things for action in {one.action, other.action} for things in self._calls.get(action, ())]
-        if not done:
+        calls = [call for action in {one.action, other.action} for call in self._calls.get(action, ())]
+        if parts := one.parts & other.parts:
+            calls = [call for call in calls if parts & call.words]
+        if not calls:
             return True
+        done = [call.things for call in calls]
         if one.group in OF_A_TARGET:
             return not any(_most(one.asked, things) or _most(other.asked, things) for things in done)
         common = one.asked & other.asked
@@ -240,7 +244,9 @@ def alike(one: Failure, other: Failure, likeness: float) -> bool:
         likeness: The share of words that two messages have in common if they say the same.
     """
     same_action = one.action == other.action
-    if one.group in WEAK and other.group in WEAK and _of_one_target(one, other):
+    names_the_same = any(not SPECIFIC.isdisjoint(thing) for thing in one.told & other.told)
+    weak = (one.group in WEAK) + (other.group in WEAK)
+    if same_action and ((weak and names_the_same) or (weak == 2 and _of_one_thing(one, other))):
         return True
     if one.codes & other.codes:
         return one.group not in OF_ONE_THING or _of_one_thing(one, other)
@@ -250,7 +256,7 @@ def alike(one: Failure, other: Failure, likeness: float) -> bool:
         if one.group in OF_ONE_THING:
             return _of_one_thing(one, other)
         return one.group != "interface" or same_action
-    if any(any(char in SPECIFIC for char in thing) for thing in one.told & other.told):
+    if names_the_same:
         return True
     says_the_same = _share(one.words, other.words) >= likeness
     if same_action:

@@ -205,7 +205,7 @@ def _says_error(body: str) -> bool:
     lines = [line[:LINE] for line in body.splitlines() if line.strip()]
     if not lines:
         return False
-    first, ends = lines[0], lines[-2:]
+    first, ends = lines[0], [line for line in lines[-2:] if len(lines) == 1 or not line[:4].isdigit()]  # no log
     if len(body) > SHORT:
         is_error = first.startswith("traceback") or _is_message(ends)
         return OPENING.match(first) is not None and is_error
@@ -213,7 +213,9 @@ def _says_error(body: str) -> bool:
         return True
     if LISTED.match(first):
         return False
-    if any(PROGRAM.match(line) and any(pattern.search(line) for _, pattern in STRONG) for line in ends):
+    if len(lines) < FEW and any(
+        PROGRAM.match(line) and any(pattern.search(line) for _, pattern in STRONG) for line in ends
+    ):
         return True
     return len(body) <= ONE_SENTENCE and len(lines) < FEW and SENTENCE.search(body) is not None
 
@@ -358,7 +360,9 @@ LONGEST: Final = 4200
 """Longer results are read at their beginning and their end only."""
 
 CHECK: Final = re.compile(
-    r"(?i:\b(?:health|healthz|ready|readyz|livez|liveness|readiness|ping|self-?test|probe|heartbeat)\b)"
+    r"(?i:/(?:health\w*|ready\w*|livez?|liveness|readiness|ping|heartbeat)(?![\w=])|\b(?:health|healthz|health-?check|"
+    r"self-?test|"
+    r"liveness|readiness|probe)\b)"
 )
 """What stands in the arguments of a call that asks whether something works."""
 
@@ -405,7 +409,9 @@ STRONG: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
         r"wrong|stale|missing)\b.{0,24}(?:token|credential|session\b|password|certificate|api.?key|licen[cs]e|ticket|"
         r"signature|secret|login|user name)|(?:log|sign) ?in (?:first|again|required)|please (?:log|sign)|"
         r"session .{0,24}(?:over|ended|closed|timed)|not (?:logged|signed) in",
-        "rights": r"errno 13\b|\berofs\b|write.protected|immutable|clearance|not the owner|keine berechtigung|"
+        "rights": r"(?:scope|role|permission|privilege|right|grant)s?\b.{0,40}(?:missing|required|insufficient|"
+        r"lacking|needed|not granted)|"
+        r"errno 13\b|\berofs\b|write.protected|immutable|clearance|not the owner|keine berechtigung|"
         r"denegado|refusée?\b|geweigerd|nekad|droits insuffisants|отказано|requires? (?:the )?(?:\w+ )?(?:role|"
         r"approval|sign-off|privilege)|"
         r"permission|access ?denied|forbidden|not (?:authori[sz]ed|entitled|allowed to|permitted)|may not|"
@@ -429,7 +435,7 @@ STRONG: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
         r"name (?:or service )?(?:resolution|"
         r"not known)|\beconn|\betimedout|\benotfound|unknown host|host not found|bad gateway|service unavailable|"
         r"gateway time|"
-        r"timed? ?-?out|upstream|temporarily|offline|handshake|broken pipe|not responding|no response|"
+        r"timed? ?-?out\b|upstream|temporarily|offline|handshake|broken pipe|not responding|no response|"
         r"failed to connect|"
         r"network (?:is )?(?:down|error)|no carrier|link down",
     }.items()
@@ -438,7 +444,8 @@ WEAK: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
     (cast("Class", name), re.compile(pattern))
     for name, pattern in {
         "conflict": r"already exists|duplicate|conflict|version mismatch|out of date|stale|precondition",
-        "interface": r"(?:unknown|no such|unexpected|unrecogni[sz]ed|unsupported|undefined|invalid|illegal|bad|"
+        "interface": r"\b(?:integer|number|string|boolean|date|array|object|list|float|digits|letters) expected|"
+        r"(?:unknown|no such|unexpected|unrecogni[sz]ed|unsupported|undefined|invalid|illegal|bad|"
         r"missing|required)"
         r" (?:required )?(?:\w+ )?(?:option|argument|field|parameter|param|column|method|property|attribute|key|"
         r"keyword|"
@@ -473,6 +480,12 @@ OWN_CODE: Final = re.compile(
     r"\b([a-z]+(?:_[a-z0-9]+)*_(?:error|denied|"
     r"exceeded|failed|invalid|required|expired|missing|exhausted|unavailable|timeout|not_[a-z]+|no_[a-z]+))\b"
 )
+LABEL: Final = re.compile(
+    r'"[\w. -]{1,40}"\s*:(?!//)|^x-[\w-]+:.*$|^\w+[-_](?:id|type|length|at|by|code|ref)\s*[:=].*$', re.MULTILINE
+)
+"""Names of fields and headers."""
+
+QUOTED: Final = re.compile(r"(?<!\w)'(\w{2,60})'|\"(\w{2,60})\"")
 NAMED_THING: Final = re.compile(r"(?<!\w)'[^'\s]*'|`[^`\s]*`|\"[^\"\s]*\"|[\w.~-]*[/\\](?!1\.)[\w./\\~-]+")
 """Names, whose words say nothing of what went wrong."""
 
@@ -491,6 +504,7 @@ class Failure(NamedTuple):
         codes: Codes of its own that the message gives, other than those of HTTP.
         words: The words of the message, without names, paths, ids and numbers.
         values: See `Asked`.
+        parts: The words of what was asked that the message quotes.
     """
 
     action: str
@@ -500,6 +514,7 @@ class Failure(NamedTuple):
     codes: frozenset[str]
     words: frozenset[str]
     values: int
+    parts: frozenset[str]
 
     def same_as(self, other: Failure) -> bool:
         """Return whether the same was asked for in the same words."""
@@ -517,29 +532,25 @@ def failure(call: CallDigest, invoked: ToolInvoked) -> Failure:
     known = _FAILURES.get(key)
     if known is None:
         message = reading(call, invoked).message
-        action, things, values, _ = asked(call, invoked)
-        plain = message.replace('"', " ") if message[:1] in "{[" else message  # there names stand in quotes, too
+        action, things, values, _, asked_for = asked(call, invoked)
+        plain = LABEL.sub(" ", message)
+        plain = plain.replace('"', " ") if message[:1] in "{[" else plain  # there names stand in quotes, too
+        parts = frozenset(one or other for one, other in QUOTED.findall(message.replace('\\"', "'"))) & asked_for
         told = frozenset(things_in(plain)[:THINGS])
         codes = frozenset(one or other for one, other in OWN_CODE.findall(message)[:FEW])
         words = frozenset(WORD.findall(PASSING.sub(" ", message)))
         group: Class = "tool" if invoked.outcome == "unknown_tool" else classed(NAMED_THING.sub(" ~ ", plain))
-        known = keep(_FAILURES, key, Failure(action, things, told, group, codes, words, values))
+        known = keep(_FAILURES, key, Failure(action, things, told, group, codes, words, values, parts))
     return known
 
 
 def classed(message: str) -> Class:
-    """Return the class of what went wrong: by its words, by its code, by its more common words.
+    """Return the class of what went wrong: by its words, or else by its code.
 
     Args:
         message: In lower case.
     """
-    for name, pattern in STRONG:
+    for name, pattern in (*STRONG, *WEAK):
         if pattern.search(message):
             return name
-    for one, other in HTTP_CODE.findall(message):
-        if (one or other) in OF_CODE:
-            return OF_CODE[one or other]
-    for name, pattern in WEAK:
-        if pattern.search(message):
-            return name
-    return ""
+    return next((OF_CODE[one or other] for one, other in HTTP_CODE.findall(message) if (one or other) in OF_CODE), "")
