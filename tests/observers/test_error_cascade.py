@@ -160,6 +160,25 @@ def test_a_refusal_in_a_result_that_is_called_a_success_is_a_failure() -> None:
     assert "operator lacks clearance" in said.observations[0].evidence
 
 
+def test_the_host_and_the_verb_of_a_request_are_not_its_target() -> None:
+    def get(path: str) -> dict[str, str]:
+        return {"method": "GET", "url": f"https://travel.example/{path}"}
+
+    down = TracedCall("http", get("ferries/search?to=Porto"), 'HTTP/2 502\n\n{"error": "ferry-gw: unreachable"}')
+    other = TracedCall("http", get("hotels/search?city=Porto"), 'HTTP/2 200\n\n{"results": []}')
+    same = TracedCall("http", get("ferries/search?to=Bari"), 'HTTP/2 200\n\n{"results": []}')
+    assert spoke([down, other, down, other, down, down]) == [6]
+    assert spoke([down, other, down, same, down, down]) == []
+
+
+def test_what_the_message_quotes_must_have_been_asked_for_again() -> None:
+    missing = bad('ERROR: column "ts" does not exist', "sql", statement="select count(*) from t where ts > 1")
+    without = good("3", "sql", statement="select count(*) from t")
+    with_it = good("3", "sql", statement="select ts from t")
+    assert spoke([missing, without, missing, without, missing, missing]) == [6]
+    assert spoke([missing, missing, with_it, missing, missing]) == []
+
+
 def test_a_red_verdict_is_no_failure() -> None:
     assert spoke([bad("2 failed, 7 passed in 0.3s", "run_tests")] * 9) == []
     edit = good("saved", "edit_proof", tactic="auto.")

@@ -481,7 +481,8 @@ OWN_CODE: Final = re.compile(
     r"exceeded|failed|invalid|required|expired|missing|exhausted|unavailable|timeout|not_[a-z]+|no_[a-z]+))\b"
 )
 LABEL: Final = re.compile(
-    r'"[\w. -]{1,40}"\s*:(?!//)|^x-[\w-]+:.*$|^\w+[-_](?:id|type|length|at|by|code|ref)\s*[:=].*$', re.MULTILINE
+    r'"[\w. -]{1,40}"\s*:(?!//)|^x-[\w-]+:.*$|^http/[\d.]+|^\w+[-_](?:id|type|length|at|by|code|ref)\s*[:=].*$',
+    re.MULTILINE,
 )
 """Names of fields and headers."""
 
@@ -553,4 +554,7 @@ def classed(message: str) -> Class:
     for name, pattern in (*STRONG, *WEAK):
         if pattern.search(message):
             return name
-    return next((OF_CODE[one or other] for one, other in HTTP_CODE.findall(message) if (one or other) in OF_CODE), "")
+    for one, other in HTTP_CODE.findall(message):
+        if (one or other) in OF_CODE:
+            return OF_CODE[one or other]
+    return ""
