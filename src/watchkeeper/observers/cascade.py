@@ -295,7 +295,10 @@ def _is_patient(group: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> bo
     same = all(other.same_as(first) for other in others)
     if same and first.group == "missing" and min(gaps) >= APART:
         return len(group) <= LOOKS
-    if len(group) > PATIENT or any(other.action != first.action or first.asked - other.asked for other in others):
+    words = {asked(call, calls[call.index - 1]).words for call in group}  # one: only a number differs, as of a host
+    if len(group) > PATIENT or any(other.action != first.action for other in others):
+        return False
+    if len(words) > 1 and any(first.asked - other.asked for other in others):
         return False
     growth = 1.0 if same else GROWTH
     grows = all(before * growth < after for before, after in pairwise(gaps))
