@@ -65,10 +65,14 @@ class Analysis(Roaming):
         }
         self.task = rng.choice(
             (
-                f"Why did {self.measure} of {self.main_table} change in {self.region} in month {self.month}? Compare with "
-                f"{self.second}. Write what you find into {self.book}.",
-                f"Make {self.book}: how {self.main_table} and {self.second} developed by region and channel in 2030, with "
-                f"the odd month in {self.region} explained.",
+                (
+                    f"Why did {self.measure} of {self.main_table} change in {self.region} in month {self.month}? Compare with "  # noqa: E501
+                    f"{self.second}. Write what you find into {self.book}."
+                ),
+                (
+                    f"Make {self.book}: how {self.main_table} and {self.second} developed by region and channel in 2030, with "  # noqa: E501
+                    f"the odd month in {self.region} explained."
+                ),
             )
         )
         self.server = rng.choice(("warehouse", "dwh-ro", "pg://analytics"))
@@ -135,11 +139,11 @@ class Analysis(Roaming):
         ruled = f" where {where}" if where else ""
         order = self.pick(("1", "2 desc", "2", "1 desc"))
         alias = by if key == by else f"{key} as {by}"
-        plain = f"select {alias}, {made} as {self.pick(('n', 'value', 'v', what))} from {table}{ruled} group by 1 order by {order}"
+        plain = f"select {alias}, {made} as {self.pick(('n', 'value', 'v', what))} from {table}{ruled} group by 1 order by {order}"  # noqa: E501
         cursor = self.db.execute(plain)
         rows = cursor.fetchall()
         names = [str(column[0]) for column in cursor.description]
-        wrapped = f"with t as (select * from {table}{ruled}) select {key} {by}, {made} v from t group by {key} order by {order}"
+        wrapped = f"with t as (select * from {table}{ruled}) select {key} {by}, {made} v from t group by {key} order by {order}"  # noqa: E501
         text = self.pick(
             (
                 plain,
@@ -338,10 +342,10 @@ class Analysis(Roaming):
         """The column is `placed`; the agent believes in another name and never looks."""
         wrong = self.pick(("created_at", "order_date", "ts"))
         acts = [
-            partial(self.fail, f"select {made} from {self.main_table} where {wrong} {rule}", f'column "{wrong}" does not exist', "column", made + rule, (self.main_table,))
+            partial(self.fail, f"select {made} from {self.main_table} where {wrong} {rule}", f'column "{wrong}" does not exist', "column", made + rule, (self.main_table,))  # noqa: E501
             for made, rule in (
-                ("count(*)", ">= '2030-03-01'"), ("sum(1)", "between '2030-01-01' and '2030-02-01'"), (f"min({self.measure})", "is not null"),
-                ("region", "< '2030-06-01' group by 1"), (f"avg({self.measure})", "like '2030-05%'"), ("channel, count(*)", "> now() - interval '1 year' group by 1"),
+                ("count(*)", ">= '2030-03-01'"), ("sum(1)", "between '2030-01-01' and '2030-02-01'"), (f"min({self.measure})", "is not null"),  # noqa: E501
+                ("region", "< '2030-06-01' group by 1"), (f"avg({self.measure})", "like '2030-05%'"), ("channel, count(*)", "> now() - interval '1 year' group by 1"),  # noqa: E501
             )
         ]  # fmt: skip
         yield from self.each(acts, self.rng.randint(4, 6))
@@ -351,9 +355,9 @@ class Analysis(Roaming):
             partial(self.fail, text, f"permission denied for schema {schema}", "right", text)
             for schema in ("scratch",)
             for text in (
-                "create table scratch.t1 as select 1", f"create table scratch.{self.main_table}_m as select * from {self.main_table}",
+                "create table scratch.t1 as select 1", f"create table scratch.{self.main_table}_m as select * from {self.main_table}",  # noqa: E501
                 "create view scratch.v as select 1", "create temp table if not exists scratch.x (a int)",
-                f"insert into scratch.notes select count(*) from {self.second}", f"create materialized view scratch.mv_{self.region} as select 1",
+                f"insert into scratch.notes select count(*) from {self.second}", f"create materialized view scratch.mv_{self.region} as select 1",  # noqa: E501
             )
         ]  # fmt: skip
         yield from self.each(acts, self.rng.randint(4, 6))

@@ -55,8 +55,10 @@ class Operations(Roaming):
         listed = " and ".join(self.sick)
         self.task = rng.choice(
             (
-                f"{listed} in {self.space} does not answer since the change of last night. Find out why, repair it and "
-                "watch it for a while.",
+                (
+                    f"{listed} in {self.space} does not answer since the change of last night. Find out why, repair it and "  # noqa: E501
+                    "watch it for a while."
+                ),
                 f"On-call: alert 'unavailable' for {listed} ({self.space}). Bring it back, then say what it was.",
                 f"After the upgrade {listed} keeps restarting in {self.space}. Please get it running.",
             )
@@ -168,8 +170,8 @@ class Operations(Roaming):
     def describe(self, name: str) -> None:
         service, state = self.services[name], self.state(name)
         out = (
-            f"Name: {name}\nImage: registry/{name}:{service.image}\nReplicas: {service.replicas}\nLimits: memory {service.memory}Mi\n"
-            f"State: {state}\nUses: {', '.join(service.uses)}\nEvents: {'Back-off restarting' if service.wrong else 'none'} (x{self.rng.randint(2, 60)})"
+            f"Name: {name}\nImage: registry/{name}:{service.image}\nReplicas: {service.replicas}\nLimits: memory {service.memory}Mi\n"  # noqa: E501
+            f"State: {state}\nUses: {', '.join(service.uses)}\nEvents: {'Back-off restarting' if service.wrong else 'none'} (x{self.rng.randint(2, 60)})"  # noqa: E501
         )
         facts = [
             ("image", name, service.image),
@@ -440,7 +442,7 @@ class Operations(Roaming):
             "secret/tls-main",
             "secrets -o name",
         ):
-            out = f'Error from server (Forbidden): {kind} is forbidden: user "bot-{self.rng.randint(1, 9)}" cannot list in "{self.space}"'
+            out = f'Error from server (Forbidden): {kind} is forbidden: user "bot-{self.rng.randint(1, 9)}" cannot list in "{self.space}"'  # noqa: E501
             acts.append(partial(self.refused, f"kubectl get {kind} {self.where()}", out, "secrets", kind))
         yield from self.each(acts, self.rng.randint(4, 6))
 

@@ -48,11 +48,15 @@ class Travel(Roaming):
         listed = ", ".join(self.guests)
         self.task = rng.choice(
             (
-                f"Book {self.trip} for {self.traveller}: {self.start} to {self.goal}, {self.day(self.first)} until "
-                f"{self.day(self.last)}, flight and hotel within the rules. Arrange a meeting with each of {listed} there "
-                "(their calendars are shared with you).",
-                f"{self.traveller} goes from {self.start} to {self.goal} ({self.trip}, {self.day(self.first)} to "
-                f"{self.day(self.last)}). Do the bookings, and put meetings with {listed} into all calendars concerned.",
+                (
+                    f"Book {self.trip} for {self.traveller}: {self.start} to {self.goal}, {self.day(self.first)} until "
+                    f"{self.day(self.last)}, flight and hotel within the rules. Arrange a meeting with each of {listed} there "  # noqa: E501
+                    "(their calendars are shared with you)."
+                ),
+                (
+                    f"{self.traveller} goes from {self.start} to {self.goal} ({self.trip}, {self.day(self.first)} to "
+                    f"{self.day(self.last)}). Do the bookings, and put meetings with {listed} into all calendars concerned."  # noqa: E501
+                ),
             )
         )
 
@@ -115,7 +119,7 @@ class Travel(Roaming):
             rows = rows_of(value)
             lines.append(f"{key}: {len(rows) if isinstance(value, list) else value}")
             for row in rows if isinstance(value, list) else ():
-                lines.append(" - " + (", ".join(f"{k} {v}" for k, v in row.items()) if isinstance(row, dict) else row))
+                lines.append(" - " + (", ".join(f"{k} {v}" for k, v in row.items()) if isinstance(row, dict) else row))  # noqa: PERF401
         return "\n".join(lines)
 
     # --- acts ---

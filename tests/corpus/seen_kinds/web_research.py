@@ -15,11 +15,11 @@ from tests.corpus.trace import Trace
 KIND = "research on the web"
 
 THINGS = {
-    "bridge": (("length", "m", 90, 2400), ("opening year", "", 1840, 2024), ("cost", "million", 2, 900), ("spans", "", 1, 14)),
-    "lighthouse": (("height", "m", 9, 70), ("opening year", "", 1780, 1990), ("range", "nautical miles", 6, 28), ("steps", "", 40, 400)),
-    "reservoir": (("volume", "million cubic metres", 3, 900), ("opening year", "", 1890, 2015), ("depth", "m", 12, 180), ("cost", "million", 4, 700)),
-    "library": (("volumes", "thousand", 40, 9000), ("opening year", "", 1650, 2019), ("seats", "", 60, 1900), ("branches", "", 1, 40)),
-    "cable car": (("length", "m", 300, 5200), ("opening year", "", 1908, 2022), ("cabins", "", 2, 90), ("passengers per hour", "", 120, 3600)),
+    "bridge": (("length", "m", 90, 2400), ("opening year", "", 1840, 2024), ("cost", "million", 2, 900), ("spans", "", 1, 14)),  # noqa: E501
+    "lighthouse": (("height", "m", 9, 70), ("opening year", "", 1780, 1990), ("range", "nautical miles", 6, 28), ("steps", "", 40, 400)),  # noqa: E501
+    "reservoir": (("volume", "million cubic metres", 3, 900), ("opening year", "", 1890, 2015), ("depth", "m", 12, 180), ("cost", "million", 4, 700)),  # noqa: E501
+    "library": (("volumes", "thousand", 40, 9000), ("opening year", "", 1650, 2019), ("seats", "", 60, 1900), ("branches", "", 1, 40)),  # noqa: E501
+    "cable car": (("length", "m", 300, 5200), ("opening year", "", 1908, 2022), ("cabins", "", 2, 90), ("passengers per hour", "", 120, 3600)),  # noqa: E501
 }  # fmt: skip
 PLACES = (
     "Arden Bay",
@@ -79,8 +79,8 @@ class Research(Desk):
         self.wanted = wanted
         self.task = rng.choice(
             (
-                f"For a comparison I need {', '.join(wanted)} of {', '.join(self.names)}, each from two sources. Keep notes.",
-                f"Write a short table: {', '.join(self.names)}; columns {', '.join(wanted)}. Name the sources, and say where they disagree.",
+                f"For a comparison I need {', '.join(wanted)} of {', '.join(self.names)}, each from two sources. Keep notes.",  # noqa: E501
+                f"Write a short table: {', '.join(self.names)}; columns {', '.join(wanted)}. Name the sources, and say where they disagree.",  # noqa: E501
             )
         )
 

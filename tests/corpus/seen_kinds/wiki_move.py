@@ -89,10 +89,14 @@ class Wiki(Roaming):
         name = SPACES[self.space][0]
         self.task = rng.choice(
             (
-                f"Move the space {self.space} ({name}) from the old wiki into {self.folder}/ of the new store: pages, "
-                "attachments, and links that lead to the new places.",
-                f"The {name} (space {self.space}) is to live under {self.folder}/ from Monday. Bring it over page by page, "
-                "repair the links, and report what could not be moved.",
+                (
+                    f"Move the space {self.space} ({name}) from the old wiki into {self.folder}/ of the new store: pages, "  # noqa: E501
+                    "attachments, and links that lead to the new places."
+                ),
+                (
+                    f"The {name} (space {self.space}) is to live under {self.folder}/ from Monday. Bring it over page by page, "  # noqa: E501
+                    "repair the links, and report what could not be moved."
+                ),
             )
         )
 
@@ -139,7 +143,7 @@ class Wiki(Roaming):
         text = "\n".join(page.body)
         if form == "storage":
             text = "".join(f"<p>{line}</p>" for line in page.body)
-        out = f"{page.title.title()} (v{3 + page.number % 9}, {page.space})\n{text}\nSee also: {links}\nAttachments: {', '.join(page.files) or 'none'}"
+        out = f"{page.title.title()} (v{3 + page.number % 9}, {page.space})\n{text}\nSee also: {links}\nAttachments: {', '.join(page.files) or 'none'}"  # noqa: E501
         if form == "export":
             out = json.dumps(
                 {

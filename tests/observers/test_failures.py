@@ -1,0 +1,183 @@
+"""Which results are failures: refusals in all the forms that tools give them, and what only looks like one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.corpus.corpus import event_of
+from tests.corpus.trace import TracedCall
+from watchkeeper.observers.actions import asked, has_changed, program, things_in
+from watchkeeper.observers.failures import Reading, classed, reading
+from watchkeeper.prompt.trajectory import digest
+
+
+def read(result: str, arguments: Any = None, *, success: bool = True) -> Reading:
+    """Return what a result says."""
+    event = event_of(TracedCall("t", arguments or {"q": "abc"}, result, success), 1)
+    return reading(digest(event, 1), event)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "ERROR 1045 (28000): Access denied for user 'etl'@'db'",
+        "ORA-01653: unable to extend table STAGE.X by 128 in tablespace DATA",
+        "Result: REFUSED - operator lacks clearance",
+        "HTTP/1.1 401 Unauthorized\nWWW-Authenticate: Bearer",
+        "<response status='error'><reason>no lease</reason></response>",
+        "NACK: interlock open",
+        "Request failed with status code 429",
+        "You do not have permission to open this folder.",
+        "Your session has expired. Please log in again.",
+        '{"ok":true,"data":{"error":{"code":"FORBIDDEN","message":"scope missing"}}}',
+        '{"status":"error","message":"printer offline"}',
+        '{"code":403,"msg":"no"}',
+        "[ERROR] 2026-03-01 09:00:01 disk full",
+        "2026-03-01T09:00:01Z ERROR write failed: No space left on device",
+        "Traceback (most recent call last):\n  File \"x.py\", line 3\nModuleNotFoundError: No module named 'yaml'",
+        "bash: convert: command not found",
+        "The request was rejected: budget line 4410 is locked.",
+        'psql: error: connection to server at "db" failed: Connection refused',
+        "Zugriff verweigert (Fehler 5)",
+        "rm: cannot remove 'x': Permission denied",
+        "remote: HTTP Basic: Access denied",
+        "E: Unable to locate package jq",
+        "npm ERR! code E401",
+        "curl: (7) Failed to connect to x port 443",
+        "Error: ENOSPC: no space left on device, write",
+        "The mailbox is full.",
+        "Command exited with code 127\nfoo: not found",
+        '{"result": null, "error": "lock held by pid 77"}',
+        '{"errors":[{"message":"Not authorized to access field"}],"data":null}',
+        "Insufficient funds on account 12",
+        "FAILED: telescope dome is closed by safety controller",
+        "Upload refused (HTTP 413)",
+        "sorry, the archive is closed to this account",
+        "exit status 1\nfatal: could not read Username for 'https://x': terminal prompts disabled",
+        '{"exit_code": 2, "stdout": "", "stderr": "make: *** No rule to make target"}',
+        "Permission denied (publickey).",
+        "429 Too Many Requests",
+        "status: error\nreason: quota",
+    ],
+)
+def test_a_refusal_is_a_failure_even_if_the_tool_calls_it_a_success(result: str) -> None:
+    assert read(result).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "3 failed, 2 passed in 0.2s",
+        "FAIL src/x.test.ts\n  expected 3 to be 4",
+        "src/a.py:12: raise PermissionError('permission denied')",
+        "no matches found",
+        "Found 0 results",
+        '{"job": 7, "status": "failed", "error": "oom"}',
+        "total 8\n-rw-r--r-- error.log\n-rw-r--r-- failed_jobs.csv",
+        '{"errors": 0, "warnings": 3}',
+        '{"items":[{"id":1,"error":"x"}]}',
+        "The door is locked.",
+        "status: 200",
+        "saved",
+        "error rate: 0.2 %",
+        "Errors: none",
+        "def handle_error(e):\n    raise ValueError('invalid')\n",
+        "# Error handling\n\nThis page tells how to deal with errors.",
+        "def f():\n    return 1  # cannot be negative\n\n\ndef g():\n    pass\n",
+        "order 4010 shipped, 503 units left",
+        "no issues found",
+        "0 errors, 0 warnings",
+        "invoice 401 paid",
+        '{"id": 12, "status": "open", "title": "Login fails with error 500"}',
+        "temperature 22.5, limit 40, status normal",
+        "access log: 404 hits today: 12",
+        "unknown",
+    ],
+)
+def test_what_only_speaks_of_errors_is_none(result: str) -> None:
+    assert read(result).outcome != "failed"
+
+
+@pytest.mark.parametrize(
+    ("result", "command"),
+    [
+        ("[exit code 1]", "grep -rn x ."),
+        ("", "test -f x"),
+        ("1c1\n< a\n---\n> b\nexit code: 1", "diff a b"),
+        ("exit=1 took=2.3s\n--- stdout\n", "rg x"),
+        ('{"exit_code": 1, "stdout": "", "stderr": ""}', "find . | grep x"),
+        ("$ pytest -q\n2 failed, 3 passed in 1.20s\n? 1", "pytest -q"),
+        ("HTTP/1.1 503\n\nupstream unavailable", "curl -si http://a.svc/healthz"),
+    ],
+)
+def test_a_no_to_a_question_is_no_failure(result: str, command: str) -> None:
+    assert read(result, {"command": command}, success=False).outcome == "neither"
+
+
+def test_a_check_that_could_not_check_failed() -> None:
+    assert read("E   ModuleNotFoundError: No module named 'yaml'\n1 error in 0.1s", success=False).outcome == "failed"
+
+
+def test_the_command_and_the_exit_code_are_no_part_of_the_message() -> None:
+    result = "$ cat x\ncat: x: Permission denied\n[exit code 1]"
+    assert read(result, {"command": "cat x"}).message == "cat: x: permission denied"
+    wrapped = '{"exit_code": 2, "stdout": "", "stderr": "make: no rule", "ms": 12}'
+    assert read(wrapped).message == "make: no rule"
+
+
+def test_only_the_edges_of_a_long_result_are_read() -> None:
+    assert read("line\n" * 10**6 + "permission denied").outcome == "succeeded"
+    long = "Traceback (most recent call last):\n" + "  File x\n" * 10**5 + "OSError: [Errno 28] No space left on device"
+    assert read(long).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("git push origin main", ["git", "push", "origin"]),
+        ("cd /w && sudo FOO=1 git -C x push", ["git", "x", "push"]),
+        ("cat a.py | grep x", ["cat"]),
+        ("python -m pytest -q", ["python", "-m", "pytest"]),
+        ("/usr/bin/ls -la", ["ls"]),
+        ("cd /w", ["cd"]),
+        ("", []),
+        ("&& ;", []),
+    ],
+)
+def test_a_command_line_runs_a_program(line: str, parts: list[str]) -> None:
+    assert program(line) == parts
+
+
+def test_things_have_several_spellings() -> None:
+    assert set(things_in("no such file: 'data/north.csv'")) == {"data/north.csv", "north.csv"}
+    assert "db-new" in things_in("could not reach db-new")
+    assert "x.example" in things_in("get https://x.example/a/b?c=1 failed")
+
+
+def test_a_statement_is_known_by_its_verb_and_a_write_by_what_it_gives_or_gets() -> None:
+    event = event_of(TracedCall("db", {"command": "select a from t where order_date > 1"}, "3"), 1)
+    call = asked(digest(event, 1), event)
+    assert call.action == "db select"
+    assert "order_date" in call.things
+    assert not has_changed(digest(event, 1), event)
+    event = event_of(TracedCall("x", {"lemma": "a"}, "saved"), 1)
+    assert has_changed(digest(event, 1), event)
+
+
+@pytest.mark.parametrize(
+    ("message", "group"),
+    [
+        ("filenotfounderror: no such file", "missing"),
+        ("http 401", "login"),
+        ("403", "rights"),
+        ("line 403 is empty", ""),
+        ("missing required field 'date'", "interface"),
+        ("unknown tool 'ocr'", "tool"),
+        ("role 'x' already exists", "conflict"),
+        ("what", ""),
+    ],
+)
+def test_what_went_wrong_has_a_class(message: str, group: str) -> None:
+    assert classed(message) == group
