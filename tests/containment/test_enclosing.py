@@ -1,4 +1,4 @@
-"""A context that is opened inside another one is a part of it; `parent=None` stands apart."""
+"""A context that is opened inside another one is a part of it; `parent=None` makes it independent."""
 
 # ruff: noqa: SIM117 -- contexts nest as they are used
 
@@ -174,7 +174,7 @@ def test_what_was_opened_in_a_call_is_reached_after_that_call_too(end: Callable[
 @pytest.mark.parametrize("own", [{"ledger": MemoryLedger()}, {"clock": TestClock()}])
 def test_a_ledger_or_a_clock_of_its_own_is_refused(own: Any) -> None:
     with ExecutionContext(config()):
-        with pytest.raises(ConfigurationError, match=f"leave {next(iter(own))}= out, or say parent=None"):
+        with pytest.raises(ConfigurationError, match=f"leave {next(iter(own))}= out, or pass parent=None"):
             ExecutionContext(config(), **own)
         with ExecutionContext(config(), parent=None, **own) as apart:
             assert apart.get_snapshot().apart

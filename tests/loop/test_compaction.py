@@ -248,7 +248,7 @@ async def test_where_what_is_left_does_not_pay_for_a_summary_the_run_lands() -> 
     result = await play(reader_agent(), reader.model(), Limits(max_total_tokens=25_000), on_context_full="compact")
     assert result.stop is not None
     assert result.stop.reason == "context_full"
-    assert "does not pay for a summary" in result.stop.message
+    assert "a summary costs more than a tenth" in result.stop.message
     assert not reader.material
     assert isinstance(result.partial, Report)
 

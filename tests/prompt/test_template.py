@@ -398,7 +398,7 @@ class TestRendering:
 
     def test_an_image_in_a_system_section_is_refused(self) -> None:
         shown = prompt(section("a", "x"), section("b", "${shot}", role="system")).with_variables(shot=IMAGE)
-        with pytest.raises(PromptDefinitionError, match="an image stands in a section with role 'system'"):
+        with pytest.raises(PromptDefinitionError, match="an image is in a section with role 'system'"):
             shown.render()
 
     @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_two_models_of_one_name_are_refused() -> None:
         ({"model": 3}, "model=3 of a subagent must be"),
         ({"limits": 3}, "limits=3 of a subagent must be"),
         ({"hydrate": 3}, "hydrate=3 must be a function"),
-        ({"session": "mine"}, "session='mine' is no Session; leave it away"),
+        ({"session": "mine"}, "session='mine' is no Session; leave it out"),
     ],
     ids=["share", "depth", "parallel", "unknown prompt", "no settings", "model", "limits", "hydrate", "session"],
 )

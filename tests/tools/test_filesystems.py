@@ -249,7 +249,7 @@ def test_what_somebody_else_changed_since_the_first_look_is_a_conflict(base: Fil
     base.write_text("a", "theirs")
     overlay.write_text("a", "mine")
     overlay.write_text("other", "x")
-    with pytest.raises(FilesystemError, match="'a' was changed by somebody else meanwhile; nothing of this was kept"):
+    with pytest.raises(FilesystemError, match="'a' was changed by somebody else meanwhile; no change was kept"):
         overlay.commit()
     assert (base.read_text("a"), base.exists("other")) == ("theirs", False)
 

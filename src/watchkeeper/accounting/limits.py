@@ -306,7 +306,7 @@ def account_name(given: object, field: str) -> str:
 def _account_limit(account: object, limit: object) -> AccountLimit:
     """Return the limit of an account; raise a LimitsError if only one of name and limit is given."""
     if account is None:
-        raise LimitsError(f"account_limit={shown(limit)} needs an account to hold for, for example account='team-a'")
+        raise LimitsError(f"account_limit={shown(limit)} needs an account, for example account='team-a'")
     name = account_name(account, "account")
     if limit is None:
         raise LimitsError(f"account={name!r} needs an account_limit, for example '$20/day' or '$300/month'")

@@ -170,7 +170,7 @@ def _check_choices(uncounted: object, parent: object) -> None:
     if uncounted not in (None, "refuse", "allow"):
         raise ConfigurationError(f'uncounted={uncounted!r} must be "refuse" or "allow"')
     if parent not in ("around", None):
-        raise ConfigurationError(f"parent={parent!r} must be None, for a block that stands apart; else leave it out")
+        raise ConfigurationError(f"parent={parent!r} must be None, for an independent block; else leave it out")
 
 
 def names_spending(limits: Limits, ceilings: Ceilings) -> bool:

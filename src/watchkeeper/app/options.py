@@ -192,7 +192,7 @@ def check_prices(prices: object) -> None:
         raise ConfigurationError(f"prices={brief(prices)} must be a dict, {write}")
     for name, price in cast("Mapping[object, object]", prices or {}).items():
         if not isinstance(name, str):
-            raise ConfigurationError(f"prices has the key {brief(name)}, which is no model's name; write {write}")
+            raise ConfigurationError(f"prices has the key {brief(name)}, which is not a model's name; write {write}")
         if not isinstance(price, ModelPrice):
             raise ConfigurationError(f"prices[{name!r}]={brief(price)} must be a ModelPrice; write {write}")
 

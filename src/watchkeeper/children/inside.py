@@ -145,6 +145,6 @@ def refuse_own_account(account: str | None, around: Surrounding) -> None:
     if any(level.period is not None and level.name == account for level in around.gate.account.chain):
         return
     raise ConfigurationError(
-        f"account={account!r} is named by a run that is started inside another one, where what it spends is counted;"
-        " name it in the limits of the outermost run or block, or say parent=None, so that this run stands apart"
+        f"account={account!r} is named by a run that is started inside another one, which counts what the run spends;"
+        " name it in the limits of the outermost run or block, or pass parent=None to make this run independent"
     )

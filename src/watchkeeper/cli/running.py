@@ -404,9 +404,7 @@ def parse_command(command: str) -> list[str]:
     if not words:
         raise ConfigurationError("--notify names no command")
     if shutil.which(words[0]) is None:
-        raise ConfigurationError(
-            f"--notify: there is no program {words[0]!r}; it is run without a shell, so write sh -c '...' for one"
-        )
+        raise ConfigurationError(f"--notify: there is no program {words[0]!r}; for shell syntax write sh -c '...'")
     return words
 
 

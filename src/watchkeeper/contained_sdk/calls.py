@@ -381,9 +381,10 @@ class ContainedCall:
             raise CallStopped(
                 None,
                 ConfigurationError(
-                    f"the request to {sent.model} has {unsized} part(s) whose tokens its bytes do not bound (an image,"
-                    " a file, a stored conversation, a tool that the provider runs), but a ceiling on cost or tokens"
-                    " holds; say contained(max_part_tokens=...), the most that one of them may cost, or lift it"
+                    f"the request to {sent.model} has {unsized} part(s) whose tokens are not bounded by their bytes"
+                    " (an image, a file, a stored conversation, a tool that the provider runs), but a ceiling on cost"
+                    " or tokens is in force; set contained(max_part_tokens=...), the most tokens of one part, or"
+                    " remove the ceiling"
                 ),
             )
         part = UNBOUNDED_IMAGE_TOKENS if block.max_part_tokens is None else block.max_part_tokens

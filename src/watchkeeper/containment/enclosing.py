@@ -162,8 +162,8 @@ def refuse_own(above: Clock, clock: Clock, shared: Ledger, ledger: Ledger | None
     if other_clock or (ledger is not None and ledger is not shared):
         own = "clock" if other_clock else "ledger"
         raise ConfigurationError(
-            f"what is started inside another context has the {own} of that one; leave {own}= out, or say parent=None,"
-            " so that it stands apart"
+            f"what is started inside another context uses the {own} of that context; leave {own}= out, or pass"
+            " parent=None to make it independent"
         )
 
 

@@ -48,7 +48,7 @@ class ImagePart:
         if not isinstance(self.data, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError("ImagePart.data is base64 text; for raw bytes write ImagePart.from_bytes(...)")
         if not self.media_type.startswith("image/"):
-            raise ConfigurationError(f"media_type={self.media_type!r} is no image's; write for example 'image/png'")
+            raise ConfigurationError(f"media_type={self.media_type!r} is no image type; write for example 'image/png'")
         if self.url and not self.url.startswith(("https://", "http://")):
             raise ConfigurationError(
                 f"url={self.url[:80]!r} must be http(s); for a file write ImagePart.from_bytes(...)"

@@ -415,7 +415,7 @@ class Compaction:
             while room >= LEAST_READ and estimate_call(fixed + room, cap, 0, price).nanos(cap) > nanos:
                 room = int(room * 0.9)
         if room < LEAST_READ:
-            raise NoSummaryError("a tenth of what is left does not pay for a summary, or the model holds too little")
+            raise NoSummaryError("a summary costs more than a tenth of what is left, or the model holds too little")
         task = shortened("\n\n".join(message.text for message in opening), int(room * TASK_SHARE))
         task_bytes = len(task.encode("utf-8", "replace"))
         prompt = summary_prompt(task, excerpt(said, room - task_bytes))

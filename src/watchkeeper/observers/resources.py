@@ -62,7 +62,7 @@ class ResourceObserver:
         if self.warning_threshold > self.caution_threshold:
             raise ObserverError(
                 f"ResourceObserver(warning_threshold={self.warning_threshold!r}) must not exceed"
-                f" caution_threshold={self.caution_threshold!r}: less is left when it warns"
+                f" caution_threshold={self.caution_threshold!r}: the warning comes later, with less left"
             )
 
     @on_loop

@@ -239,7 +239,7 @@ def check_source_name(name: object, whose: str) -> None:
         shown = f"{name[:NAME_CHARS]!r}" + ("..." if len(name) > NAME_CHARS else "")
         raise ObserverError(
             f"the name {shown} of {whose} must be one line of at most {NAME_CHARS} printable characters, without blanks"
-            " around it: it stands in a heading that the agent reads"
+            " around it, because it is part of a heading that the agent reads"
         )
 
 

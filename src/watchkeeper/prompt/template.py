@@ -412,7 +412,7 @@ class _Page:
             PromptDefinitionError: If there is an image in it.
         """
         if self._parts:
-            raise PromptDefinitionError("an image stands in a section with role 'system'; show it in a user section")
+            raise PromptDefinitionError("an image is in a section with role 'system'; put it into a user section")
         return "".join(self._text)
 
     def is_blank(self) -> bool:

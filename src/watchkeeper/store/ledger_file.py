@@ -515,7 +515,7 @@ def replaced(path: Path) -> StoreError:
     """Return the error that the file is not the one that this process has used so far."""
     return StoreError(
         f"the ledger {path} (or its -wal or -shm file) was deleted or replaced while it was in use, so nobody knows"
-        " what is left; stop all processes that use it, put the file back or let it begin anew, and start them again"
+        " what is left; stop all processes that use it, put the file back or start with a new one, and start them again"
     )
 
 

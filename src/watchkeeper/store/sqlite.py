@@ -162,7 +162,7 @@ def refuse_second_name(path: Path) -> None:
     """
     if path.is_file() and path.stat().st_nlink > 1:
         raise StoreError(
-            f"{path} has a second name (a hard link), and who uses that does not see what is written here; "
+            f"{path} has a second name (a hard link), and a program that uses it does not see what is written here; "
             "remove one of the names, or make it a symbolic link"
         )
 

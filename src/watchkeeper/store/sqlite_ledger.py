@@ -131,7 +131,7 @@ class SqliteLedger:
             return self._inner.open(account)
         keys = [level.key for level in shared]
         if len(set(keys)) < len(keys):
-            raise ConfigurationError(f"two accounts of one chain have the key {keys[0]!r}; name one of them otherwise")
+            raise ConfigurationError(f"two accounts of one chain have the key {keys[0]!r}; rename one of them")
         act = partial(self._inner.open, account)
         carves = account.for_verdict or (account.carved_on_open and len(account.chain) > 1)
         try:

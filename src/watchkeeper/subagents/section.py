@@ -95,7 +95,7 @@ class PromptSubagentToolsSection(MarkdownSection):
         settings = dict(settings or {})
         _check_registry(registry, settings)
         if not isinstance(cast("object", session), Session | None):
-            raise ConfigurationError(f"session={session!r} is no Session; leave it away for that of the run")
+            raise ConfigurationError(f"session={session!r} is no Session; leave it out to use the run's session")
         dispatch = Dispatch(
             registry=registry,
             session=session,

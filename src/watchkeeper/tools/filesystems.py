@@ -147,7 +147,7 @@ class OverlayFilesystem(Filesystem):
     def _refuse_if_changed(self, path: str, upper: Entry | None, seen: Mapping[str, object]) -> None:
         folder_twice = upper is not None and upper.kind == "directory" == self._base.kind(path)
         if not folder_twice and self._base.version(path) != seen[path]:
-            raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; nothing of this was kept")
+            raise FilesystemError(f"{path!r} was changed by somebody else meanwhile; no change was kept")
 
     def _apply(self, upper: Mapping[str, Entry], tails: Mapping[str, bytearray], seen: Mapping[str, object]) -> None:
         """Write the changes; each file is checked again just before it is changed, because writing may take long."""

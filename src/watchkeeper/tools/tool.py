@@ -110,7 +110,7 @@ def _spread(name: str, arguments: list[inspect.Parameter], hints: Mapping[str, A
     for item in arguments:
         if item.kind is item.POSITIONAL_ONLY:
             raise ToolDefinitionError(
-                f"tool {name!r}: {item} cannot be named in a call, because a '/' stands behind it; leave that out"
+                f"tool {name!r}: {item} cannot be named in a call, because a '/' follows it; leave out the '/'"
             )
         if item.default is item.empty:
             fields[item.name] = Required[hints[item.name]]
