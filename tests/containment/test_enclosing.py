@@ -174,7 +174,7 @@ def test_what_was_opened_in_a_call_is_reached_after_that_call_too(end: Callable[
 @pytest.mark.parametrize("own", [{"ledger": MemoryLedger()}, {"clock": TestClock()}])
 def test_a_ledger_or_a_clock_of_its_own_is_refused(own: Any) -> None:
     with ExecutionContext(config()):
-        with pytest.raises(ConfigurationError, match=f"leave {next(iter(own))}= out, or say parent=None"):
+        with pytest.raises(ConfigurationError, match=f"leave {next(iter(own))}= out, or pass parent=None"):
             ExecutionContext(config(), **own)
         with ExecutionContext(config(), parent=None, **own) as apart:
             assert apart.get_snapshot().apart
