@@ -722,7 +722,7 @@ async def test_the_deadline_ends_a_call(side: Plain, stream: bool) -> None:
     with FakeOpenAI(always(Fault("hang"))) as server:
         async with side.using(side.client(chat, server)) as client:
             with pytest.raises(RunStoppedError) as caught:
-                async with side.using(contained(timeout="200ms", prices=PRICES)):
+                async with side.using(contained(timeout="600ms", prices=PRICES)):
                     await side.of(chat(client, stream=stream))
     assert caught.value.stop.reason == "timeout"
     assert caught.value.result.elapsed_ms < 5000
