@@ -107,14 +107,14 @@ def test_processes_that_are_killed_at_any_moment_leave_a_sound_ledger_to_the_oth
         assert {each["pid"] for each in survived} == set(pids[3:])
         assert used(connection, "steps") == 500
         assert 0 < total(survived, "ran", "steps") <= 500
-        (spent,) = connection.execute("SELECT cost_nanos FROM settled WHERE name = 'cost'").fetchone()
-        assert 470 * CENT < spent <= 500 * CENT
-        assert spent >= billed(path, "cost") >= total(survived, "spent", "cost")
         connection.close()
-    with SqliteLedger(path) as ledger, context(ledger, "account"):
+    with SqliteLedger(path) as ledger, context(ledger, "account"):  # books what the killed ones still held
         connection = sqlite3.connect(path)
         assert connection.execute("SELECT * FROM reserved").fetchall() == []
+        (spent,) = connection.execute("SELECT cost_nanos FROM settled WHERE name = 'cost'").fetchone()
         connection.close()
+        assert 470 * CENT < spent <= 500 * CENT
+        assert spent >= billed(path, "cost") >= total(survived, "spent", "cost")
 
 
 def billed(path: Path, name: str) -> int:

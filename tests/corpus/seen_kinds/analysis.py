@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from random import Random
@@ -49,6 +50,7 @@ class Analysis(Roaming):
         super().__init__(rng)
         self.style = rng.choice(("json", "psql", "csv"))
         self.db = sqlite3.connect(":memory:")
+        weakref.finalize(self, self.db.close)
         self.main_table, self.second = rng.sample(sorted(TABLES), 2)
         self.month = rng.randint(2, 9)
         self.region = rng.choice(REGIONS)
