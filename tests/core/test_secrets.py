@@ -178,8 +178,10 @@ def test_credentials_in_addresses_are_held(url: str, said: str) -> None:
 
 
 def test_what_is_no_address_holds_nothing() -> None:
+    said = "no address, http://[::1, https://host/v1"
     for url in ("", "no address", "http://[::1", "https://host/v1", None):
         hold_url(url)
+    assert redacted(said) == said
 
 
 def test_credentials_in_headers_are_held() -> None:

@@ -87,7 +87,8 @@ async def test_threads_are_reused_one_after_the_other() -> None:
 
 async def test_as_many_run_at_once_as_are_asked_for() -> None:
     barrier = threading.Barrier(20)
-    await asyncio.gather(*(run_in_worker(barrier.wait, PATIENCE) for _ in range(20)))
+    places = await asyncio.gather(*(run_in_worker(barrier.wait, PATIENCE) for _ in range(20)))
+    assert sorted(places) == list(range(20))
 
 
 async def test_cancelling_returns_at_once_and_the_late_result_goes_where_it_was_wished() -> None:

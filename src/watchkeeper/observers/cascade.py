@@ -16,12 +16,11 @@ from itertools import islice, pairwise
 from typing import Final
 
 from watchkeeper.observers.actions import Asked, asked, has_changed
-from watchkeeper.observers.evidence import check_settings, line_of, shorten
+from watchkeeper.observers.evidence import check_settings, line_of, shorten, told_up_to
 from watchkeeper.observers.failures import Failure, failure, reading
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import CallDigest
-from watchkeeper.runtime.events import AdviceAcknowledged
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, error_message
 
@@ -43,9 +42,6 @@ APART: Final = 20.0
 
 LOOKS: Final = 10
 """So many looks at least `APART` for a thing that is not there wait for it."""
-
-ANSWERS: Final = 10
-"""The number of the agent's newest answers to advice that are read."""
 
 CITED: Final = 3
 """How many of the first and of the last failures are cited."""
@@ -124,7 +120,7 @@ class ErrorCascadeDetector:
         trajectory = context.trajectory
         calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
         new = min(trajectory.unseen_by(self.name), LOOKED_BACK)
-        told = self._told(session, trajectory.count - new) if new > 1 else 0
+        told = told_up_to(session, self.name, trajectory.count - new) if new > 1 else 0
         recent = trajectory.recent(REACH + new)
         for end in range(len(recent), max(len(recent) - new, 0), -1):
             index = recent[end - 1].index
@@ -135,18 +131,6 @@ class ErrorCascadeDetector:
                 if len(group) >= self.failures and not _is_patient(group, calls):
                     return self._assessment(group, calls)
         return None
-
-    def _told(self, session: Session, since: int) -> int:
-        """Return the last call up to which the agent was told or asked not to be told, ``since`` or a later one."""
-        for assessment in reversed(session[Assessment].all()):
-            if assessment.call_index <= since:
-                break
-            if assessment.observer_name == self.name:
-                since = assessment.call_index
-        for answer in session[AdviceAcknowledged].all()[-ANSWERS:]:
-            if answer.source == self.name:
-                since = max(since, answer.call_index + answer.for_calls)
-        return since
 
     def _one_cause(
         self, recent: Sequence[CallDigest], place: int, calls: Sequence[ToolInvoked]

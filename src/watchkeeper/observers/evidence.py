@@ -1,4 +1,4 @@
-"""What the observers of this package share: how they cite tool calls, and how they check their settings.
+"""What the observers of this package share: how they cite calls, what the agent was told, and checks of settings.
 
 Calls are cited by their number in the session, with shortened arguments, so that a reader finds them on the log. The
 cost of a citation does not grow with the size of the arguments. A setting that is refused is named with its observer
@@ -14,7 +14,9 @@ from typing import Any, Final, cast
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import is_share, is_text, is_whole
 from watchkeeper.core.text import clipped
-from watchkeeper.prompt.advice import check_source_name
+from watchkeeper.prompt.advice import Assessment, check_source_name
+from watchkeeper.runtime.events import AdviceAcknowledged
+from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, error_message
 
 VALUE_CHARS: Final = 48
@@ -22,6 +24,9 @@ ARGUMENT_CHARS: Final = 120
 MESSAGE_CHARS: Final = 120
 CITED_CALLS: Final = 6
 CITED_ARGUMENTS: Final = 8
+
+ANSWERS: Final = 10
+"""The number of the agent's newest answers to advice that are read."""
 
 
 def cite(calls: Sequence[ToolInvoked], indices: Iterable[int], *, errors: bool = False) -> str:
@@ -89,6 +94,25 @@ def shorten(text: str, most: int = VALUE_CHARS) -> str:
     """
     line = " ".join(text[: 8 * most].split())
     return clipped(line, most) if len(text) <= 8 * most else f"{line[: most - 1]}…"
+
+
+def told_up_to(session: Session, name: str, since: int) -> int:
+    """Return the last call up to which the agent was told or asked not to be told, ``since`` or a later one.
+
+    Args:
+        session: The run's session.
+        name: The observer's name.
+        since: The last call at which the observer was asked.
+    """
+    for assessment in reversed(session[Assessment].all()):
+        if assessment.call_index <= since:
+            break
+        if assessment.observer_name == name:
+            since = assessment.call_index
+    for answer in session[AdviceAcknowledged].all()[-ANSWERS:]:
+        if answer.source == name:
+            since = max(since, answer.call_index + answer.for_calls)
+    return since
 
 
 def check_settings(observer: Any, *shares: str, **counts: tuple[int, int | None]) -> None:

@@ -17,21 +17,17 @@ import msgspec
 
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import is_number
-from watchkeeper.observers.evidence import check_settings, cite, shorten
+from watchkeeper.observers.evidence import check_settings, cite, shorten, told_up_to
 from watchkeeper.observers.outcomes import Reading, readings_of
 from watchkeeper.observers.progress import Progress
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import KEPT_CALLS
-from watchkeeper.runtime.events import AdviceAcknowledged
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
 
 LOOKED_BACK: Final = 20
 """The number of calls since the last look whose stalls are told, the newest ones."""
-
-ANSWERS: Final = 10
-"""The number of the agent's newest answers to advice that are read."""
 
 CEILING: Final = 2.0
 """The score is at most so many times the threshold, so that two pieces of news end any stall."""
@@ -154,7 +150,7 @@ class StallDetector:
         if not found:
             return None
         if len(found) > 1 or found[-1].index < count:
-            told = self._told(session, count - context.trajectory.unseen_by(self.name))
+            told = told_up_to(session, self.name, count - context.trajectory.unseen_by(self.name))
             found = [each for each in found if each.index > told or each.index == count]
         if not found:
             return None
@@ -170,18 +166,6 @@ class StallDetector:
                 stalls.add(call)
         since = trajectory.count - min(trajectory.unseen_by(self.name), LOOKED_BACK)
         return [each for each in stalls.found if each.index > since]
-
-    def _told(self, session: Session, since: int) -> int:
-        """Return the last call up to which the agent was told or asked not to be told, ``since`` or a later one."""
-        for assessment in reversed(session[Assessment].all()):
-            if assessment.call_index <= since:
-                break
-            if assessment.observer_name == self.name:
-                since = assessment.call_index
-        for answer in session[AdviceAcknowledged].all()[-ANSWERS:]:
-            if answer.source == self.name:
-                since = max(since, answer.call_index + answer.for_calls)
-        return since
 
     def _assessment(self, found: Found, count: int, calls: Sequence[ToolInvoked]) -> Assessment:
         """Return the assessment of a stall as it stood after one of ``count`` calls."""
