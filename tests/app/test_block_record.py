@@ -33,7 +33,8 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, StoreError
 from watchkeeper.shield.decision import SafetyEvent
-from watchkeeper.store.run_store import RunStore, StoredRun, untyped
+from watchkeeper.store.run_index import StoredRun, untyped
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import Fault
 from watchkeeper.tools.tool import tool

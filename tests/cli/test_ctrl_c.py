@@ -27,7 +27,8 @@ from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
 from watchkeeper.core.usage import Usage
 from watchkeeper.runtime.events import ManyStarted, RunEnded, RunStarted
 from watchkeeper.session.log import Envelope
-from watchkeeper.store.run_store import RunStore, StoredRun
+from watchkeeper.store.run_index import StoredRun
+from watchkeeper.store.run_store import RunStore
 
 pytestmark = [pytest.mark.skipif(os.name == "nt", reason="needs SIGINT"), pytest.mark.usefixtures("terminal_signals")]
 

@@ -45,7 +45,7 @@ from watchkeeper.runtime.events import (
 from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import Decision, SafetyEvent
-from watchkeeper.store.run_store import untyped
+from watchkeeper.store.run_index import untyped
 from watchkeeper.tools.context import ToolInvoked, ToolOutcome
 from watchkeeper.tools.values import ToolResult
 

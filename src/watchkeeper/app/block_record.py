@@ -42,7 +42,8 @@ from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import SafetyEvent
-from watchkeeper.store.run_store import BLOCK, RunStore
+from watchkeeper.store.run_index import BLOCK
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite import DEFAULT
 
 RECORDERS: Final = Portal()

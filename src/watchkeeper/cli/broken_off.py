@@ -15,7 +15,8 @@ from watchkeeper.core.errors import Stop
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.runtime.events import ManyEnded, RunEnded
 from watchkeeper.session.log import Envelope
-from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredRun, untyped
+from watchkeeper.store.run_index import StoredRun, untyped
+from watchkeeper.store.run_store import UNWRITABLE, RunStore
 
 MESSAGE: Final = (
     "The run was aborted: it was interrupted three times and did not come to its end; "

@@ -24,7 +24,8 @@ from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
-from watchkeeper.store.run_store import RunStore, StoredEvent, StoredRun, untyped
+from watchkeeper.store.run_index import StoredRun, untyped
+from watchkeeper.store.run_store import RunStore, StoredEvent
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import ToolResult
 

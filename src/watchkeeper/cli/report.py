@@ -37,7 +37,8 @@ from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.store.ledger_file import AccountReport, PresumedCall
-from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredEvent, StoredRun, untyped
+from watchkeeper.store.run_index import StoredRun, untyped
+from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredEvent
 
 Body = Mapping[str, Any]
 REPEATED: Final = frozenset(("prompt_deadline_assigned", "prompt_executed"))

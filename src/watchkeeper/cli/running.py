@@ -55,7 +55,8 @@ from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.store.ledger_file import ledger_path
-from watchkeeper.store.run_store import RunStore, StoredRun, store_path
+from watchkeeper.store.run_index import StoredRun
+from watchkeeper.store.run_store import RunStore, store_path
 from watchkeeper.tools.filesystems import HostFilesystem
 
 DONE: Final = 0

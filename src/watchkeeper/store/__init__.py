@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from watchkeeper.accounting.ledger import Ledger as Ledger, MemoryLedger as MemoryLedger
     from watchkeeper.store.ledger_file import AccountReport as AccountReport, account_reports as account_reports
     from watchkeeper.store.ledger_file import settle_by_hand as settle_by_hand
-    from watchkeeper.store.run_store import RunStore as RunStore, StoredEvent as StoredEvent, StoredRun as StoredRun
+    from watchkeeper.store.run_index import StoredRun as StoredRun
+    from watchkeeper.store.run_store import RunStore as RunStore, StoredEvent as StoredEvent
     from watchkeeper.store.sqlite_ledger import SqliteLedger as SqliteLedger
 else:
     __getattr__, __dir__, __all__ = public_names(
@@ -16,7 +17,8 @@ else:
         {
             "accounting.ledger": "Ledger MemoryLedger",
             "store.ledger_file": "AccountReport account_reports settle_by_hand",
-            "store.run_store": "RunStore StoredEvent StoredRun",
+            "store.run_index": "StoredRun",
+            "store.run_store": "RunStore StoredEvent",
             "store.sqlite_ledger": "SqliteLedger",
         },
     )

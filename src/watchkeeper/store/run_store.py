@@ -1,21 +1,22 @@
 """Runs on disk: every event of every run, written while it happens, readable while it is written.
 
-A writer appends envelopes in batches, one transaction each; what is committed survives a crash of the process. A reader
-gets rows and JSON, never live objects, so that it can show runs of programs that it cannot import. If an event cannot
-be written, a note is written in its place. Opening for reading changes nothing on disk.
+A store is a folder. Each run has a file of its own in it (`run_file`), which is the truth: what is appended there
+survives a crash of the process. What lists and finds runs is an index that follows from the files (`run_index`); no
+run depends on it. A reader gets rows and JSON, never live objects, so that it can show runs of programs that it cannot
+import. If an event cannot be written, a note is written in its place. Reading changes no run.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import threading
-from base64 import b64decode
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from watchkeeper.core.codec import CodecError, encode
@@ -24,214 +25,39 @@ from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
-from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.log import Envelope
-from watchkeeper.session.tagging import MARK, PLAIN_TAGS, dump, load
-from watchkeeper.store.sqlite import (
-    DEFAULT,
-    RECOVER,
-    Identity,
-    Schema,
-    chosen_file,
-    connect,
-    connect_to_read,
-    failing_as,
-    identities,
-    register,
-)
-
-if TYPE_CHECKING:
-    import sqlite3
-
-BLOCK: Final = "contained"
-"""In place of the model: what a block calls is known at its end only. No model's name is without its provider."""
+from watchkeeper.session.tagging import dump, load
+from watchkeeper.store.liveness import own_mark
+from watchkeeper.store.run_file import PRIVATE_FOLDER, SUFFIX, DamagedLineError, RunFile, event_line, read_lines
+from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields
+from watchkeeper.store.sqlite import DEFAULT, chosen_file, register
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
 NO_STORE: Final = frozenset({"none", "off"})
-BUSY_SECONDS: Final = 30.0
-"""How long the opening of the file waits for other processes that write to it."""
 
-WRITE_SECONDS: Final = 5.0
-"""How long one write waits for other processes; the writer of a run's events retries."""
+MARKER: Final = "watchkeeper-store"
+"""The file by which a folder is known as a store; it holds the version of the layout."""
 
-MOST: Final = 2**63 - 1
-"""The largest integer of SQLite; a larger number is whole in the event's JSON and capped to this in the run's row."""
-
-SCHEMA: Final = Schema(
-    noun="store",
-    application_id=0x574B5052,  # WKPR
-    version=1,
-    other_file="name another file (store=..., --store)",
-    tables=(
-        """
-        CREATE TABLE runs (
-            run_id TEXT PRIMARY KEY,
-            parent_id TEXT,
-            prompt TEXT NOT NULL,
-            model TEXT NOT NULL,
-            item TEXT,
-            items INTEGER,
-            limits TEXT NOT NULL,
-            started_at TEXT NOT NULL,
-            ended_at TEXT,
-            stop TEXT,
-            done INTEGER,
-            tokens INTEGER,
-            cost_nanos INTEGER,
-            steps INTEGER,
-            duration_ms REAL
-        )
-        """,
-        "CREATE INDEX runs_by_start ON runs (started_at)",
-        "CREATE INDEX runs_by_parent ON runs (parent_id)",
-        """
-        CREATE TABLE events (
-            run_id TEXT NOT NULL,
-            seq INTEGER NOT NULL,
-            at TEXT NOT NULL,
-            tag TEXT NOT NULL,
-            body TEXT NOT NULL,
-            PRIMARY KEY (run_id, seq)
-        ) WITHOUT ROWID
-        """,
-    ),
-)
-
-HOLDERS: Final = frozenset({"type", *PLAIN_TAGS})
-"""Tags of the standard library's types, which hold one thing."""
-
-
-MAPPINGS: Final = frozenset({"dict", "mapping_proxy", "ordered_dict", "counter", "defaultdict"})
-
-UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""Errors that a damaged row can raise."""
-
-UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
-"""Start time of a run whose row cannot be read."""
-
-BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
-"""Tags of a run's first event; its number is not 1 where the run continues a session."""
-
-KINDS: Final[tuple[Any, ...]] = (
-    *(str, str | None, str, str, str | None, int | None, str, str, str | None, str | None),
-    *(int | None, int | None, int | None, int | None, float | int | None),
-)
-"""What the columns of a run hold; SQLite itself does not see to it."""
+VERSION: Final = "1"
+FOLDER_SUFFIX: Final = ".store"
+OLD_MAGIC: Final = b"SQLite format 3\x00"
+"""How a store of version 0.1 begins, which was one file."""
 
 UNWRITABLE: Final = "$unwritable"
-PAGE: Final = 500
-
-# Columns in the order of `StoredRun`, which is that of the table; the last has the event that says how it ended.
-_RUNS: Final = (
-    "SELECT runs.*, CASE WHEN ended_at IS NOT NULL THEN (SELECT body FROM events WHERE "
-    "events.run_id = runs.run_id AND tag IN ('run_ended', 'many_ended') ORDER BY seq DESC LIMIT 1) END FROM runs "
-)
-_NEWEST: Final = f"{_RUNS}WHERE parent_id IS NULL ORDER BY started_at DESC, rowid DESC LIMIT ?"
-_CHILDREN: Final = f"{_RUNS}WHERE parent_id = ? ORDER BY started_at, rowid"
-_BY_PREFIX: Final = f"{_RUNS}WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
-_EVENTS: Final = "SELECT seq, at, tag, body FROM events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-_EVENT: Final = "INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?)"
-_BEGIN: Final = (
-    "INSERT OR IGNORE INTO runs (run_id, parent_id, prompt, model, item, items, limits, started_at) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
-_END: Final = (
-    "UPDATE runs SET ended_at=?, stop=?, done=?, tokens=?, cost_nanos=?, steps=?, duration_ms=? WHERE run_id=?"
-)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """One stored run: a row of the table ``runs``.
+class Item(NamedTuple):
+    """One envelope on its way to the store.
 
     Attributes:
-        run_id: Its id.
-        parent_id: The run over many items that it belongs to, or None.
-        prompt: ``ns/key`` of its prompt; the name of a contained block, or its file and line.
-        model: ``provider:name``; ``contained`` for a contained block.
-        item: Which item it is, if it is one of many.
-        items: How many items it has, if it is a run over many.
-        limits: The limits that were in force, in words.
-        started_at: When it began.
-        ended_at: When it ended; None while it runs, or if its process died.
-        stop: Why it ended early, as JSON-able data, or None.
-        items_done: Items that were completed, of a run over many.
-        tokens: Tokens used, once it ended.
-        cost_nanos: Cost in nano-dollars, once it ended; None if unknown.
-        steps: Admitted calls, once it ended.
-        duration_ms: How long it took, once it ended.
-        completion: The completion checker's last word, once it ended; None for a run over many items.
-        turns: Model turns, once it ended; None for a run over many items.
-        usage: Everything it used, its children included, as JSON-able data, once it ended.
-        damage: Which part of its row in the file cannot be read; None for an intact row. In a damaged row only the id
-            is certain.
+        run_id: Its run.
+        envelope: The event with its number and time.
+        more: Whether the next one of the same run belongs to it: they are on record together or not at all.
     """
 
-    run_id: str
-    parent_id: str | None
-    prompt: str
-    model: str
-    item: str | None
-    items: int | None
-    limits: str
-    started_at: datetime
-    ended_at: datetime | None
-    stop: dict[str, Any] | None
-    items_done: int | None
-    tokens: int | None
-    cost_nanos: int | None
-    steps: int | None
-    duration_ms: float | None
-    completion: str | None
-    turns: int | None
-    usage: dict[str, Any] | None
-    damage: str | None = None
-
-    @property
-    def tool_calls(self) -> int | None:
-        """Admitted tool calls, once it ended."""
-        return None if self.usage is None else self.usage.get("tool_calls")
-
-    @property
-    def seconds(self) -> float | None:
-        """How long it took, once it ended."""
-        return None if self.duration_ms is None else self.duration_ms / 1000
-
-    @property
-    def is_block(self) -> bool:
-        """Whether it is a contained block instead of a run."""
-        return self.model == BLOCK
-
-    def sentence(self, note: str = "") -> str:
-        """Return how it ended, in the words of its result; ``note`` is what its completion checker said last."""
-        if self.damage is not None:
-            return f"Damaged in the store: {self.damage}."
-        if self.ended_at is None:
-            return "Not ended: it is still running, or its process died."
-        calls = self.usage.get("model_calls") if self.is_block and self.usage is not None else None
-        took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds, calls)
-        stop = None if self.stop is None else str(self.stop["message"])
-        done = "" if self.items is None else items_done(self.items_done, self.items)
-        return end_in_words(took, stop, self.completion, note, done=done)
-
-    def as_data(self) -> dict[str, Any]:
-        """Return it as JSON-able data, with the keys that a result has for the same things.
-
-        What is not known before the end is None until then; ``items`` and ``items_done`` are None except for a run
-        over many. Only a run whose row is damaged has the key ``damage``.
-        """
-        ended = self.ended_at is not None
-        facts = {name: getattr(self, name) for name in self.__slots__}
-        if self.damage is None:
-            del facts["damage"]
-        else:
-            facts["started_at"] = None
-        return run_as_data(
-            **facts,
-            ok=self.stop is None and self.items_done == self.items if ended else None,
-            cost_usd=self.cost_nanos if ended else None,
-            duration_seconds=self.seconds,
-        )
+    run_id: UUID
+    envelope: Envelope
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,90 +81,65 @@ class StoredEvent:
 
 
 class RunStore:
-    """A SQLite file of runs; safe to use from several threads, and from several processes at once.
+    """A folder of runs; safe to use from several threads, and from several processes at once.
 
     Attributes:
-        path: The file.
+        path: The folder.
         failure: The first write that failed, if one did.
         first_run: The first run whose beginning was written through this object, or None.
         closed: Whether it was closed; no write works any more.
     """
 
     def __init__(self, path: Path | str | None = None, *, read_only: bool = False) -> None:
-        """Open the file at ``path``, or the user's own, making it if it is missing.
+        """Open the folder at ``path``, or the user's own, making it if it is missing.
 
         Args:
-            path: The path of the file.
-            read_only: Change nothing on disk, and refuse a file that is missing.
+            path: The path of the folder; for the file of an older store, the folder beside it.
+            read_only: Refuse a folder that is missing, and refuse to write runs.
 
         Raises:
             StoreError: If it cannot be opened or, unless ``read_only``, written.
         """
         found = store_path(DEFAULT if path is None else Path(path))
         if found is None:
-            raise StoreError(f"{VARIABLE} says that there is no store; name a file")
+            raise StoreError(f"{VARIABLE} says that there is no store; name a folder")
         self.path = found
-        self._file = found.absolute()  # the program may change its working folder
+        self._folder = found.absolute()  # the program may change its working folder
         self.failure: StoreError | None = None
         self.first_run: UUID | None = None
         self.closed = False
-        self._files: tuple[Identity, ...] = ()
-        self._lock = threading.Lock()
         self._read_only = read_only
-        self._open_file: sqlite3.Connection | None = None
-        if read_only and not found.is_file():
-            raise StoreError(
-                f"there is no store {found} yet; 'watchkeeper run' makes it, or name another one with --store"
-            )
-        what, advice = f"the store {found} cannot be read", "; name another file (--store)"
-        if not read_only:
-            what = f"the store {found} cannot be used"
-            advice = (
-                f"; name another file (store=..., --store, {VARIABLE}), or run without one (store=None, --store none)"
-            )
-        register(self)
-        with self._lock, failing_as(what, advice):
-            self._open_file = self._opened()
-
-    def _opened(self) -> sqlite3.Connection:
-        """Open the file."""
-        if self._read_only:
-            connection = connect_to_read(self._file, SCHEMA, BUSY_SECONDS)
+        self._lock = threading.Lock()
+        self._files: dict[str, RunFile] = {}
+        self._names: dict[str, str] = {}
+        self._index = RunIndex(self._folder)
+        if read_only:
+            _check_there(found)
         else:
-            connection = connect(self._file, SCHEMA, BUSY_SECONDS)
-            connection.execute(f"PRAGMA busy_timeout={WRITE_SECONDS * 1000:.0f}")
-            self._files = identities(self._file)
-        connection.text_factory = text_or_bytes
-        return connection
-
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        """The open file; it was closed if the process was forked."""
-        if self._open_file is None:
-            if self.closed:
-                raise OSError("it was closed")
-            self._check_in_place()
-            self._open_file = self._opened()
-        return self._open_file
+            _make(found)
+        register(self)
 
     def close(self) -> None:
-        """Close the file; a second call does nothing."""
+        """Give up the files; a second call does nothing."""
         with self._lock:
             self.closed = True
-            self._close_file()
+            self._close_files()
 
-    def _close_file(self) -> None:
-        connection, self._open_file = self._open_file, None
-        if connection is not None:
-            connection.close()
+    def _close_files(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._index.close()
 
     def before_fork(self) -> None:
-        """Keep other threads out during a fork, and close the file."""
+        """Keep other threads out during a fork."""
         self._lock.acquire()
-        self._close_file()
+        self._index.close()
 
     def after_fork(self, *, child: bool) -> None:
-        """Go on; the file is opened again when it is used."""
+        """Go on; a forked process gives up the files, which stay those of the process that has begun their runs."""
+        if child:
+            self._close_files()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -349,73 +150,86 @@ class RunStore:
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def append(self, batch: Sequence[tuple[UUID, Envelope]]) -> None:
-        """Write a batch of envelopes, each with the id of its run, in one transaction.
+    def append(self, batch: Sequence[Item | tuple[UUID, Envelope]]) -> None:
+        """Write a batch of envelopes, each with the id of its run; one write for each run.
 
         An envelope that is there already stays as it is.
 
         Raises:
-            StoreError: If they cannot be written; none of them is.
+            StoreError: If they cannot be written; those of each run all are, or none.
         """
-        rows = [(str(run_id), item.seq, item.at.isoformat(), *_written(item.seq, item.event)) for run_id, item in batch]
-        headers = [row for run_id, item in batch if (row := _header(str(run_id), item.event)) is not None]
-        begun = (run_id for run_id, item in batch if isinstance(item.event, RunStarted | ManyStarted))
+        by_run: dict[UUID, list[Item]] = {}
+        for each in batch:
+            by_run.setdefault(each[0], []).append(Item(*each))
         try:
-            # The connection commits at the end of the block, or rolls back if anything was raised in it.
-            with self._used(f"{len(rows)} events could not be written to"):
-                connection = self._connection
-                self._check_in_place()
-                with connection:
-                    connection.execute("BEGIN IMMEDIATE")
-                    connection.executemany(_EVENT, rows)
-                    for statement, values in headers:
-                        connection.execute(statement, values)
+            with self._used(f"{len(batch)} events could not be written to"):
+                if self._read_only:
+                    raise OSError("it was opened for reading only")
+                for run_id, items in by_run.items():
+                    self._append(str(run_id), items)
         except StoreError as error:
             self.failure = self.failure or error
             raise
+        begun = (each[0] for each in batch if isinstance(each[1].event, RunStarted | ManyStarted))
         self.first_run = self.first_run or next(begun, None)
 
-    def _check_in_place(self) -> None:
-        """Refuse to write to a file that was deleted: SQLite would continue to write to it, and no reader would see it.
+    def _append(self, run_id: str, items: Sequence[Item]) -> None:
+        file = self._files.get(run_id) or self._opened(run_id, items[0].envelope)
+        new = [item for item in items if item.envelope.seq > file.last_seq]
+        if new:
+            file.write(b"".join(_line(item) for item in new))
+            file.last_seq = new[-1].envelope.seq
+        if any(isinstance(item.envelope.event, RunEnded | ManyEnded) for item in new):
+            self._files.pop(run_id).close()
 
-        Raises:
-            OSError: If it, or one of its side files, was deleted or replaced by another file.
-        """
-        found = identities(self._file)
-        if self._open_file is None:  # closed before a fork: SQLite makes its side files anew
-            found = (found[0], *self._files[1:])
-        if not self._files or found == self._files:  # none: opened for reading only
-            return
-        if found[0] is None:
-            raise OSError("the file was deleted while it was open; put it back, or start again with another one")
-        if found[0] != self._files[0]:
-            raise OSError(f"another file was put in the place of {self.path} while it was open")
-        raise OSError("its -wal or -shm file was deleted or replaced while it was open; nothing else can be written")
+    def _opened(self, run_id: str, first: Envelope) -> RunFile:
+        """Take the file of a run that is written for the first time, or again after its end."""
+        name = self._names.get(run_id)
+        if name is None:
+            began: object = first.event
+            parent = began.parent_run_id if isinstance(began, RunStarted | ManyStarted) else None
+            above = None if parent is None else self._names.get(str(parent))
+            name = self._names[run_id] = run_id if above is None else f"{above.partition('.')[0]}.{run_id}"
+        path = self._folder / RUNS / f"{name}{SUFFIX}"
+        try:
+            file = RunFile(path, own_mark(), first.at.isoformat())
+        except DamagedLineError as error:
+            raise OSError(f"{path.name}: {error}") from error
+        self._files[run_id] = file
+        return file
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
-        """Keep other threads out, and turn errors into StoreError."""
-        with self._lock, failing_as(f"{what} {self.path}"):
-            yield
+        """Keep other threads out, refuse a closed store, and turn errors into StoreError."""
+        with self._lock:
+            try:
+                if self.closed:
+                    raise OSError("it was closed")
+                yield
+            except OSError as error:
+                raise StoreError(f"{what} {self.path}: {error}") from error
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def runs(self, limit: int = 50) -> tuple[StoredRun, ...]:
-        """Return the newest runs that have no parent, newest first; one whose row is damaged says so itself."""
-        return self._select(_NEWEST, limit)
+        """Return the newest runs that have no parent, newest first; one whose file is damaged says so itself."""
+        with self._used("runs cannot be read from"):
+            return self._index.newest(limit)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
         """Return the runs below a run, in the order they began: the items of a run over many, subagents, judges."""
-        return self._select(_CHILDREN, run_id)
+        with self._used("runs cannot be read from"):
+            return self._index.children(run_id)
 
     def find(self, prefix: str) -> StoredRun:
         """Return the one run whose id begins with ``prefix``.
 
         Raises:
-            StoreError: If there is none, or more than one, or its row is damaged.
+            StoreError: If there is none, or more than one, or its file is damaged.
         """
         wanted = prefix.strip().lower()
-        found = self._select(_BY_PREFIX, wanted) if wanted else ()
+        with self._used("runs cannot be read from"):
+            found = self._index.beginning_with(wanted) if wanted else ()
         if len(found) == 1:
             self.check(found)
             return found[0]
@@ -425,10 +239,10 @@ class RunStore:
         raise StoreError(f"{self.path} has more than one run whose id begins with {prefix!r}: {several}")
 
     def check(self, runs: Iterable[StoredRun]) -> None:
-        """Refuse runs whose rows are damaged.
+        """Refuse runs whose files are damaged.
 
         Raises:
-            StoreError: Naming the file, the first such run, and what to do.
+            StoreError: Naming the store, the first such run, and what to do.
         """
         for run in runs:
             if run.damage is not None:
@@ -440,158 +254,104 @@ class RunStore:
         Call it again with the last sequence number to get the events written since.
 
         Raises:
-            StoreError: At an event that is damaged; and at the end, if events of a run that has ended are missing.
+            StoreError: At an event that is damaged, or before which others are missing.
         """
-        missing, before = "", after
-        for event in self._events(run_id, after):
-            if not missing and event.seq != before + 1 and (before or event.tag not in BEGINNINGS):
-                missing = f"before event {event.seq}"
-            before = event.seq
-            yield event
-        if missing and self._has_ended(run_id):
-            raise StoreError(f"{self.path}: events of the run {run_id} are missing {missing}; they were not stored")
-
-    def _has_ended(self, run_id: str) -> bool:
-        return any(run.ended_at is not None for run in self._select(_BY_PREFIX, run_id))
+        with self._used("events cannot be read from"):
+            path = self._index.path_of(run_id)
+        if path is None:
+            return
+        try:
+            with open(path, "rb") as file:
+                before = 0
+                for _, line in read_lines(file):
+                    if line.owner is not None:
+                        continue
+                    if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
+                        raise DamagedLineError(f"events before event {line.seq} are missing")
+                    before = line.seq
+                    if line.seq > after:
+                        yield _event(line.seq, line.at, line.tag, line.body)
+        except (OSError, *UNREADABLE) as error:
+            raise self._damaged(f"the run {run_id} cannot be read any further: {error}") from error
 
     def _damaged(self, what: str) -> StoreError:
-        return StoreError(f"{self.path}: {what}; other runs can be read{RECOVER}")
-
-    def _events(self, run_id: str, after: int) -> Iterator[StoredEvent]:
-        while True:
-            with self._used("events cannot be read from"):
-                rows = self._connection.execute(_EVENTS, (run_id, after, PAGE)).fetchall()
-            for seq, at, tag, body in rows:
-                try:
-                    event = StoredEvent(seq, datetime.fromisoformat(at), as_text(tag), as_fields(json.loads(body)))
-                except UNREADABLE as error:
-                    raise self._damaged(f"event {seq} of the run {run_id} cannot be read ({error})") from error
-                yield event
-            if len(rows) < PAGE:
-                return
-            after = rows[-1][0]
-
-    def _select(self, query: str, value: str | int) -> tuple[StoredRun, ...]:
-        with self._used("runs cannot be read from"):
-            return tuple(_stored_run(row) for row in self._connection.execute(query, (value,)))
+        return StoreError(f"{self.path}: {what}; other runs can be read")
 
 
-def _written(seq: int, event: object) -> tuple[str, str]:
-    """Return an event's tag and JSON; a note in place of the JSON if it cannot be written, so that the others are."""
+def _event(seq: int, at: str, tag: str, body: bytes | Any) -> StoredEvent:
+    try:
+        return StoredEvent(seq, datetime.fromisoformat(at), tag, as_fields(json.loads(bytes(body))))
+    except UNREADABLE as error:
+        raise DamagedLineError(f"event {seq} cannot be read ({error})") from error
+
+
+def _line(item: Item) -> bytes:
+    """Return an event's line; with a note in place of the event if it cannot be written, so that the others are."""
+    seq, at, event = item.envelope.seq, item.envelope.at.isoformat(), item.envelope.event
     tag = tag_of(type(event))
     try:
-        return tag, HELD.redacted_json(encode(dump(event)).decode())
+        body = HELD.redacted_json(encode(dump(event)).decode())
     except Exception as error:
         said = redacted(f"{type(error).__name__}: {error}")
         logger().warning("event.unwritable", seq=seq, event_type=tag, error=said)
-        return tag, json.dumps({UNWRITABLE: said})
-
-
-def _header(run_id: str, event: Any) -> tuple[str, tuple[Any, ...]] | None:
-    """Return the statement and values that update a run's row for its first or last event; None for other events."""
-    match event:
-        case RunStarted() | ManyStarted():
-            item = items = None
-            parent = event.parent_run_id and str(event.parent_run_id)
-            if isinstance(event, ManyStarted):
-                items = len(event.items)
-            else:
-                item = event.item and _writable(event.item)
-            names = (_writable(event.prompt_name), _writable(event.model))
-            return _BEGIN, (run_id, parent, *names, item, items, _writable(event.limits), event.started_at.isoformat())
-        case RunEnded() | ManyEnded():
-            usage = event.usage
-            stop = _written(0, event.stop)[1] if event.stop else None
-            done = event.done if isinstance(event, ManyEnded) else None
-            cost = None if usage.cost_nanos is None else min(usage.cost_nanos, MOST)
-            figures = (min(usage.tokens.total, MOST), cost, usage.steps, event.duration_ms)
-            return _END, (event.ended_at.isoformat(), stop, done, *figures, run_id)
-        case _:
-            return None
-
-
-def _writable(text: str) -> str:
-    """Return text for a row: without credentials, and valid as UTF-8, which names of files may not be."""
-    return redacted(text.encode("utf-8", "backslashreplace").decode())
-
-
-def _stored_run(row: Sequence[Any]) -> StoredRun:
-    """Return a run from its row and its last event; a damaged row does not affect other runs."""
-    try:
-        return _whole_run(row)
-    except UNREADABLE as error:
-        run_id, _, prompt, model = (each if isinstance(each, str) else repr(each) for each in row[:4])
-        nothing = (None,) * 10
-        return StoredRun(run_id, None, prompt, model, None, None, "", UNKNOWN, *nothing, damage=str(error))
-
-
-def _whole_run(row: Sequence[Any]) -> StoredRun:
-    *values, body = row
-    for kind, value in zip(KINDS, values, strict=True):
-        if not isinstance(value, kind):
-            raise TypeError(f"{value!r} in its row is no {getattr(kind, '__name__', kind)}")
-    values[7] = datetime.fromisoformat(values[7])
-    values[8] = datetime.fromisoformat(values[8]) if values[8] else None
-    if values[9] is not None:
-        values[9] = untyped(as_fields(json.loads(values[9])))
-        as_text(values[9].get("reason"), values[9].get("message"))
-    if values[8] is not None and body is None:
-        raise TypeError("the event of its end is missing")
-    end = as_fields(json.loads(body or "{}"))
-    values += [end.get("verdict"), end.get("turns"), untyped(end.get("usage"))]
-    for kind, value in zip((str | None, int | None, dict | None), values[-3:], strict=True):
-        if not isinstance(value, kind):
-            raise TypeError(f"{value!r} in its last event is no {getattr(kind, '__name__', kind)}")
-    return StoredRun(*values)
-
-
-def as_text(*values: object) -> str:
-    """Return the last of several values, all of which must be text."""
-    text = ""
-    for value in values:
-        if not isinstance(value, str):
-            raise TypeError(f"{value!r} is no text")
-        text = value
-    return text
-
-
-def as_fields(data: object) -> dict[str, Any]:
-    """Return data that must be an object of JSON."""
-    if not isinstance(data, dict):
-        raise TypeError(f"{data!r} is no object of JSON")
-    return cast("dict[str, Any]", data)
-
-
-def text_or_bytes(raw: bytes) -> str | bytes:
-    """Return a text of the file, or its bytes if they are not UTF-8, so that one such text affects no other row."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw
-
-
-def untyped(data: Any) -> Any:
-    """Return the JSON of a store without the names of types in it."""
-    if isinstance(data, list):
-        items: list[Any] = cast("Any", data)
-        return [untyped(item) for item in items]
-    if not isinstance(data, dict):
-        return data
-    fields: dict[str, Any] = cast("Any", data)
-    tag = str(fields.get(MARK, ":"))
-    if tag in MAPPINGS and "items" in fields:
-        return {str(untyped(key)): untyped(value) for key, value in fields["items"]}
-    if tag == "str":
-        return b64decode(fields["utf16"]).decode("utf-16-le", "surrogatepass")
-    held = next((key for key in ("items", "value") if key in fields), None)
-    if tag in HOLDERS and held is not None:
-        return untyped(fields[held])
-    return {key: untyped(value) for key, value in fields.items() if key != MARK}
+        body = json.dumps({UNWRITABLE: said})
+    return event_line(seq, at, tag, body.encode(), more=item.more)
 
 
 def store_path(where: Path | str | None, environ: Mapping[str, str] | None = None) -> Path | None:
-    """Return the file that ``where`` means: a path, ``none`` for no store, or ``default`` for the user's own.
+    """Return the folder that ``where`` means: a path, ``none`` for no store, or ``default`` for the user's own.
 
-    The user's own is what ``WATCHKEEPER_STORE`` names (which may be ``none``), else a file in the user's data folder.
+    The user's own is what ``WATCHKEEPER_STORE`` names (which may be ``none``), else a folder in the user's data folder.
+    The file of an older store means the folder beside it, named alike.
     """
-    return chosen_file(where, VARIABLE, "runs.sqlite3", NO_STORE, environ)
+    path = chosen_file(where, VARIABLE, f"runs{FOLDER_SUFFIX}", NO_STORE, environ)
+    return path.with_suffix(FOLDER_SUFFIX) if path is not None and is_old_store(path) else path
+
+
+def is_old_store(path: Path) -> bool:
+    """Return whether a path is the file of a store of version 0.1, which held all runs."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(OLD_MAGIC)) == OLD_MAGIC
+    except OSError:
+        return False
+
+
+def _check_there(path: Path) -> None:
+    """Refuse what is no store.
+
+    Raises:
+        StoreError: With what to do.
+    """
+    if not path.exists():
+        raise StoreError(f"there is no store {path} yet; 'watchkeeper run' makes it, or name another one with --store")
+    try:
+        version = (path / MARKER).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} is not the folder of a store; name another one (--store)") from error
+    if version != VERSION:
+        raise StoreError(
+            f"the store {path} has the layout {version!r}, this Watchkeeper writes {VERSION}; name another folder, or"
+            " use the Watchkeeper that wrote it"
+        )
+
+
+def _make(path: Path) -> None:
+    """Make the folder of a store, for this user alone, unless it is there already.
+
+    Raises:
+        StoreError: If that is not possible, or something else has that name.
+    """
+    advice = f"name another folder (store=..., --store, {VARIABLE}), or run without one (store=None, --store none)"
+    try:
+        if not (path / MARKER).exists():
+            if path.is_dir() and any(path.iterdir()):
+                raise StoreError(f"the folder {path} holds other things and is not a store; {advice}")
+            (path / RUNS).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            path.chmod(PRIVATE_FOLDER)
+            (path / MARKER).write_text(f"{VERSION}\n", "utf-8")
+        if not os.access(path / RUNS, os.W_OK):
+            raise PermissionError(f"{path / RUNS} cannot be written")
+    except OSError as error:
+        raise StoreError(f"the store {path} cannot be used: {error}; {advice}") from error
+    _check_there(path)

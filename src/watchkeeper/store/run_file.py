@@ -1,0 +1,270 @@
+"""The record of one run on disk: an append-only file of JSON lines with checksums, written by one process at a time.
+
+A line is an event (``seq``, ``at``, ``tag``, ``body``) or says which process owns the file from there on (``owner``). A
+line with ``"more": true`` belongs together with the next one: a group is on record as a whole or not at all. What a
+crash leaves behind the last whole line is ignored by readers and cut off by the next owner. A `write` that succeeded
+survives the death of the process; only with ``durable`` does it survive that of the machine. Owning is a lock of the
+operating system on the open file (flock), which ends with the process, so a dead owner is told from a slow one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+from zlib import crc32
+
+import msgspec
+
+from watchkeeper.core.errors import StoreError
+from watchkeeper.store.liveness import ProcessMark
+
+try:
+    import fcntl
+except ImportError:  # Windows: there, two processes that resume one run are not kept apart
+    fcntl = None  # type: ignore[assignment]
+
+VERSION: Final = 1
+"""Version of the lines; a file with a higher one is refused."""
+
+SUFFIX: Final = ".jsonl"
+PRIVATE_FILE: Final = 0o600
+PRIVATE_FOLDER: Final = 0o700
+
+CHECKED: Final = b',"crc":"%08x"}\n'
+TAIL: Final = len(CHECKED % 0)
+"""How many bytes the checksum and what follows it take at the end of every line."""
+
+CHUNK: Final = 1 << 18
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Which process writes a run from here on.
+
+    Attributes:
+        epoch: 1 for the process that began the run; every process that takes it over adds one.
+        process: Its id, start and machine; see `liveness`.
+        at: When it took the file, in UTC, in ISO format.
+        version: Version of the lines that follow.
+    """
+
+    epoch: int
+    process: tuple[int, str, str]
+    at: str
+    version: int = VERSION
+
+    @property
+    def mark(self) -> ProcessMark:
+        """The identity of the process."""
+        return ProcessMark(*self.process)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a file as read: an event, or an owner.
+
+    Attributes:
+        seq: The event's number on its log; 0 for an owner.
+        at: When it was recorded, in ISO format.
+        tag: The event's type.
+        body: The event as typed JSON.
+        more: Whether the next line belongs to the same group.
+        owner: Which process writes from here on.
+    """
+
+    seq: int = 0
+    at: str = ""
+    tag: str = ""
+    body: msgspec.Raw = msgspec.Raw(b"{}")
+    more: bool = False
+    owner: Owner | None = None
+
+
+_LINE: Final = msgspec.json.Decoder(Line)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class DamagedLineError(ValueError):
+    """A line of a file cannot be read, and whole lines follow it."""
+
+
+def event_line(seq: int, at: str, tag: str, body: bytes, *, more: bool = False) -> bytes:
+    """Return the line of an event, given its typed JSON."""
+    head = b'{"seq":%d,"at":"%s","tag":%s,"body":%s' % (seq, at.encode(), _ENCODER.encode(tag), body)
+    return _sealed(head + b',"more":true' if more else head)
+
+
+def owner_line(owner: Owner) -> bytes:
+    """Return the line that says which process writes from here on."""
+    return _sealed(b'{"owner":' + _ENCODER.encode(owner))
+
+
+def _sealed(head: bytes) -> bytes:
+    return head + CHECKED % crc32(head)
+
+
+def is_whole(line: bytes) -> bool:
+    """Return whether a line is complete, by its checksum."""
+    try:
+        return line[-1:] == b"\n" and int(line[-11:-3], 16) == crc32(line[:-TAIL])
+    except ValueError:
+        return False
+
+
+def read_lines(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, Line]]:
+    """Yield the whole lines of a file, each with the position behind it; groups whose end is missing are left out.
+
+    Args:
+        file: The file, open for reading.
+        start: Where to begin: 0, or a position that was returned.
+
+    Raises:
+        DamagedLineError: At a line that cannot be read although whole lines follow it.
+    """
+    file.seek(start)
+    position, group = start, list[tuple[int, Line]]()
+    damaged = ""
+    for raw in file:
+        if not is_whole(raw):
+            damaged = damaged or f"the line at byte {position:,} is damaged"
+            position += len(raw)
+            continue
+        if damaged:
+            raise DamagedLineError(damaged)
+        try:
+            line = _LINE.decode(raw)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise DamagedLineError(f"the line at byte {position:,} cannot be read: {error}") from error
+        position += len(raw)
+        group.append((position, line))
+        if not line.more:
+            yield from group
+            group.clear()
+
+
+def last_lines(file: BinaryIO) -> Iterator[Line]:
+    """Yield whole lines from the end of a file backwards; what a crash left behind them is passed over."""
+    end = file.seek(0, os.SEEK_END)
+    rest, chunk = b"", CHUNK
+    while end > 0:
+        begin = max(0, end - chunk)
+        file.seek(begin)
+        *lines, rest_of_last = (file.read(end - begin) + rest).split(b"\n")
+        if begin and lines:
+            rest, chunk = lines.pop(0) + b"\n", CHUNK
+        elif begin:
+            rest, chunk = rest_of_last, 2 * chunk  # a line of many megabytes is not joined chunk by chunk
+        end = begin
+        for raw in reversed(lines):
+            if is_whole(raw + b"\n"):
+                with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                    yield _LINE.decode(raw)
+
+
+class RunFile:
+    """A file that this process owns and appends to.
+
+    Attributes:
+        path: The file.
+        epoch: How often the run was begun or taken over.
+        last_seq: The number of the newest event in it.
+    """
+
+    def __init__(
+        self, path: Path, mark: ProcessMark, at: str, *, take_over: bool = False, durable: bool = False
+    ) -> None:
+        """Take a file, and make it if it is missing.
+
+        Args:
+            path: The file; its folder must exist.
+            mark: The identity of this process.
+            at: The time, in ISO format.
+            take_over: Whether to take it from a process that has ended.
+            durable: Whether a write returns only when the disk has it.
+
+        Raises:
+            OSError: If it cannot be opened, or another process owns it (BlockingIOError).
+            StoreError: If a newer version wrote it, or another process and it is not to be taken over.
+            DamagedLineError: If it is damaged.
+        """
+        self.path = path
+        self._durable = durable
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), PRIVATE_FILE)
+        try:
+            if fcntl is not None:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._size, self.last_seq, owner = self._end_of_record()
+            self.epoch = 0 if owner is None else owner.epoch
+            if owner is None or owner.mark != mark:
+                if owner is not None and not take_over:
+                    raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
+                self.epoch += 1
+                self.write(owner_line(Owner(self.epoch, tuple(mark), at)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _end_of_record(self) -> tuple[int, int, Owner | None]:
+        """Cut off what a crash left behind the last whole group; return the size, the last event and the last owner."""
+        size = os.fstat(self._file).st_size
+        whole = seq = 0
+        owner: Owner | None = None
+        if size:
+            with open(self.path, "rb") as file:
+                for position, line in read_lines(file):
+                    whole, seq, owner = position, line.seq or seq, line.owner or owner
+        if owner is not None and owner.version > VERSION:
+            raise StoreError(f"{self.path} was written by a newer Watchkeeper; go on with that one")
+        if whole < size:
+            os.ftruncate(self._file, whole)
+        return whole, seq, owner
+
+    def write(self, data: bytes) -> None:
+        """Append whole lines; they are on record when this returns.
+
+        Raises:
+            OSError: If they cannot be written, or the file was deleted; nothing is on record then.
+        """
+        if not os.fstat(self._file).st_nlink:
+            raise OSError("the file was deleted while it was open; what follows would be lost")
+        try:
+            written = os.write(self._file, data)
+            while written < len(data):
+                more = os.write(self._file, data[written:])
+                if not more:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                written += more
+        except OSError:
+            with contextlib.suppress(OSError):  # the next owner cuts off what this cannot
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += len(data)
+        if self._durable:
+            os.fdatasync(self._file)
+
+    def close(self) -> None:
+        """Give the file up; a second call does nothing."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+def is_owned(path: Path) -> bool:
+    """Return whether a living process owns a file; False where the operating system cannot say."""
+    if fcntl is None:
+        return False
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return False
