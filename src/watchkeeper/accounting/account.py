@@ -231,6 +231,31 @@ def usage_of(account: Account) -> Usage:
     )
 
 
+def carry_over(account: Account, spent: Usage) -> None:
+    """Begin an account with what an earlier process has used of it; the accounts above have counted it already."""
+    settled, tokens = account.settled, spent.tokens
+    amounts = {
+        "steps": spent.steps,
+        "model_calls": spent.model_calls,
+        "tool_calls": spent.tool_calls,
+        "retries": spent.retries,
+        "cost_nanos": spent.cost_nanos or 0,
+        "total_tokens": tokens.total,
+        "input_tokens": tokens.input_tokens,
+        "output_tokens": tokens.output_tokens,
+        "cached_tokens": tokens.cached_tokens,
+        "cache_write_tokens": tokens.cache_write_tokens,
+        "reasoning_tokens": tokens.reasoning_tokens,
+        "presumed_calls": spent.presumed.calls,
+        "presumed_input_tokens": spent.presumed.tokens.input_tokens,
+        "presumed_output_tokens": spent.presumed.tokens.output_tokens,
+        "presumed_cost_nanos": spent.presumed.cost_nanos or 0,
+    }
+    for column, amount in amounts.items():
+        settled[COLUMNS.index(column)] += amount
+    account.unpriced = account.unpriced or spent.cost_nanos is None
+
+
 def presumed_in(settled: Sequence[int], *, unpriced: bool) -> Presumed:
     """Return the part of settled figures that is presumed, because the true figures are unknown."""
     calls = settled[PRESUMED_CALLS]

@@ -1,30 +1,32 @@
 """Writes a run's log to its store while the run goes on, and decides what follows when the store fails.
 
-A write that fails is tried again for 60 s, with everything that came since. If the store still fails then, the run ends
-as `store_failed` or goes on without its record, whichever was chosen; both are logged and put on the session's log at
-once, and the result says so. Nothing is dropped: unwritten events stay in memory and are tried again, at the latest
-when the run ends. A run waits for a write only at its end, and shortly after its first event: code of the user that
-holds the loop later can no longer keep the run off the record.
+What happens is written every 20 ms. Before something has an effect outside, the run waits at a barrier: what it is
+about to do is on disk first. A write that fails is tried again for 60 s, with everything that came since; meanwhile
+what needs no barrier goes on. If the store still fails then, the run ends as `store_failed` or goes on without its
+record, whichever was chosen; both are logged and put on the session's log at once, and the result says so. Nothing is
+dropped: unwritten events stay in memory and are tried again, at the latest when the run ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
-from watchkeeper.app.listener import DRAIN_SECONDS, Listener
 from watchkeeper.app.options import OnStoreFailure
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop, StoreError
 from watchkeeper.core.text import error_text, logger
-from watchkeeper.core.workers import run_in_worker
 from watchkeeper.runtime.events import StoreFailed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
-from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.run_store import Item, RunStore
+
+WRITE_EVERY: Final = 0.02
+"""How long an event may wait for the next write, in real seconds, unless a barrier writes it before."""
 
 STORE_SECONDS: Final = 60.0
 """How long a failed write is tried again, in seconds of the run's clock, before the failure has consequences."""
@@ -33,17 +35,15 @@ FIRST_WAIT: Final = 0.25
 LONGEST_WAIT: Final = 5.0
 """Seconds between two attempts: twice as long each time, at most the second."""
 
-FIRST_SECONDS: Final = 1.0
-"""How long a run waits for the write of its first event, in real seconds; it then goes on in any case."""
-
 HURRIED_SECONDS: Final = 2.0
 """How long the end of an interrupted run waits for a store that fails; real seconds, because a kill may follow."""
 
-Item = tuple[UUID, Envelope]
+END_SECONDS: Final = 70.0
+"""How long the end of any other run waits for a store that fails; real seconds, should the run's clock stand still."""
 
 
 class Recorder:
-    """Writes a run's events to its store; created on the loop; any thread may add events."""
+    """Writes a run's events to its store, on the loop on which it was created; any thread may add events."""
 
     def __init__(self, store: RunStore, clock: Clock, choice: OnStoreFailure = "stop") -> None:
         """Write to a store.
@@ -56,18 +56,28 @@ class Recorder:
         self._store = store
         self._clock = clock
         self._choice: OnStoreFailure = choice
-        self._listener: Listener[Item] = Listener("store", self._write)
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
         self._unwritten: list[Item] = []
+        self._scheduled = False
         self._error: StoreError | None = None
-        self._failing_since = 0.0
-        self._tried_at = 0.0
+        self._retrying: asyncio.Task[None] | None = None
         self._given_up = self._ending = self._hurried = False
         self._awake: asyncio.Future[None] | None = None
         self._on_failure: Callable[[StoreError], None] | None = None
 
-    def put(self, item: Item) -> None:
+    def put(self, item: tuple[UUID, Envelope]) -> None:
         """Queue one envelope with the id of its run; returns at once."""
-        self._listener.put(item)
+        with self._lock:
+            self._unwritten.append(Item(*item))
+            if self._scheduled:
+                return
+            self._scheduled = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_later(WRITE_EVERY, self._write_queued)
+        else:
+            self._loop.call_soon_threadsafe(self._loop.call_later, WRITE_EVERY, self._write_queued)
 
     def attach(self, gate: ExecutionContext, session: Session) -> None:
         """Set what a store failure affects: ``gate`` is landed, and ``session`` gets the event."""
@@ -79,9 +89,23 @@ class Recorder:
 
         self._on_failure = failed
 
-    async def begun(self) -> None:
-        """Wait, for a limited time, until what was queued is written: the beginning of the run."""
-        await self._listener.drained(FIRST_SECONDS)
+    async def barrier(self) -> None:
+        """Return once everything that was queued so far is on disk; wait while a failed write is tried again.
+
+        Raises:
+            StoreError: If the store has failed, and the run is not to go on without its record.
+        """
+        if self._retrying is None and (self._write() or self._given_up):
+            error = self._error
+        else:
+            await asyncio.wait({self._retry()})
+            error = self._error
+        if error is not None and self._choice == "stop":
+            raise error
+
+    def begun(self) -> None:
+        """Write what was queued: the beginning of the run."""
+        self._write_queued()
 
     def hurry(self) -> None:
         """Wait no longer for a store that fails: the run was interrupted."""
@@ -92,66 +116,75 @@ class Recorder:
         """Wait until everything is written or cannot be; return what is not on record and why, or an empty text."""
         self._ending = True
         self._wake()
-        while not await self._listener.drained(seconds := self._patience()):
-            if self._patience() <= seconds:
-                self._give_up(self._error or StoreError(f"a write to {self._store.path} does not end"))
-                break
-        else:
-            if self._unwritten:
-                await self._attempt()
+        if self._retrying is not None or not self._write():
+            retrying = self._retry()
+            await asyncio.wait({retrying}, timeout=HURRIED_SECONDS if self._hurried else END_SECONDS)
+            if not retrying.done():
+                self._give_up()
         return "" if self._error is None else f"Not everything is stored: {self._error}"
-
-    def _patience(self) -> float:
-        """Return the real seconds for which the end of the run waits."""
-        if self._error is None:
-            return DRAIN_SECONDS
-        return HURRIED_SECONDS if self._hurried else STORE_SECONDS + DRAIN_SECONDS
 
     async def close(self) -> None:
         """Write what came after the end."""
         self._hurried = self._ending = True
-        await self._listener.close()
+        self._wake()
+        if self._retrying is not None:
+            await asyncio.wait({self._retrying}, timeout=HURRIED_SECONDS)
+        self._write()
 
-    async def _write(self, batch: Sequence[Item]) -> None:
-        """Write a batch, after what could not be written before."""
-        self._unwritten.extend(batch)
-        now = self._clock.monotonic()
-        if self._given_up and not self._ending and now - self._tried_at < LONGEST_WAIT:
-            return
-        wait = FIRST_WAIT
-        while not await self._attempt() and not self._given_up:
-            left = self._failing_since + STORE_SECONDS - self._clock.monotonic()
-            if left <= 0 or self._store.closed or (self._hurried and self._ending):
-                self._give_up(self._error)
-                return
-            await self._pause(min(wait, left))
-            wait = min(2 * wait, LONGEST_WAIT)
+    def _write_queued(self) -> None:
+        with self._lock:
+            self._scheduled = False
+        if self._retrying is None and not self._write():
+            self._retry()
 
-    async def _attempt(self) -> bool:
+    def _write(self) -> bool:
         """Try once to write everything that is not written; return whether it is."""
-        self._tried_at = self._clock.monotonic()
+        with self._lock:
+            batch = tuple(self._unwritten)
+        if not batch:
+            return True
         try:
-            await run_in_worker(self._store.append, tuple(self._unwritten), must_run=True)
+            self._store.append(batch)
         except Exception as error:
             self._note(error)
             return False
+        with self._lock:
+            del self._unwritten[: len(batch)]
         if self._error is not None:
-            logger().warning("store.recovered", written=len(self._unwritten))
-        self._unwritten.clear()
-        self._error, self._given_up = None, False
+            logger().warning("store.recovered", written=len(batch))
+            self._error, self._given_up = None, False
         return True
 
     def _note(self, error: Exception) -> None:
         """Remember why the last write failed; the first of several failures is logged."""
         if self._error is None:
-            self._failing_since = self._tried_at
             logger().warning("store.failing", error=str(error), tried_for_seconds=STORE_SECONDS)
         self._error = error if isinstance(error, StoreError) else StoreError(f"{self._store.path}: {error_text(error)}")
 
-    def _give_up(self, error: StoreError | None) -> None:
+    def _retry(self) -> asyncio.Task[None]:
+        """Try to write again and again, in a task that ends when everything is written or was given up."""
+        if self._retrying is None:
+            self._retrying = self._loop.create_task(self._try_again())
+        return self._retrying
+
+    async def _try_again(self) -> None:
+        since, wait = self._clock.monotonic(), FIRST_WAIT
+        try:
+            while not self._write() and not self._given_up:
+                left = since + STORE_SECONDS - self._clock.monotonic()
+                if left <= 0 or self._store.closed or (self._hurried and self._ending):
+                    self._give_up()
+                    return
+                await self._pause(min(wait, left))
+                wait = min(2 * wait, LONGEST_WAIT)
+        finally:
+            self._retrying = None
+
+    def _give_up(self) -> None:
+        error = self._error
         if error is None or self._given_up:
             return
-        self._given_up, self._error = True, error
+        self._given_up = True
         logger().warning("store.failed", error=str(error), undelivered=len(self._unwritten), then=self._choice)
         if self._on_failure is not None:
             self._on_failure(error)

@@ -39,6 +39,7 @@ from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.driver import Ending, drive
+from watchkeeper.loop.resume import Resumed
 from watchkeeper.loop.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
@@ -82,7 +83,7 @@ def run(
 
     Ctrl-C lands the run: it takes a last turn and hands over what it has. A second one stops it hard.
     """
-    request = _Request(prompt, model, limits, options_for_run(options), session)
+    request = Request(prompt, model, limits, options_for_run(options), session)
     return cast("RunResult[OutputT]", request.wait("arun"))
 
 
@@ -108,7 +109,7 @@ async def arun(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``.
     """
-    request = _Request(prompt, model, limits, options_for_run(options), session)
+    request = Request(prompt, model, limits, options_for_run(options), session)
     return cast("RunResult[OutputT]", await request.carry_out())
 
 
@@ -121,7 +122,7 @@ def run_many(
     **options: Unpack[ManyOptions],
 ) -> ManyResult[OutputT]:
     """Run an agent over many items and return one result for each; see `arun_many` for the arguments."""
-    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), items=listed(items))
+    request = Request(prompt, model, limits, options_for_run(options, ManyOptions), items=listed(items))
     return cast("ManyResult[OutputT]", request.wait("arun_many"))
 
 
@@ -147,12 +148,12 @@ async def arun_many(
         StoreError: If the store cannot be written; nothing was spent.
         RunStoppedError: Only with ``raise_on_stop``, if the run over all items was stopped.
     """
-    request = _Request(prompt, model, limits, options_for_run(options, ManyOptions), items=listed(items))
+    request = Request(prompt, model, limits, options_for_run(options, ManyOptions), items=listed(items))
     return cast("ManyResult[OutputT]", await request.carry_out())
 
 
 @dataclass(frozen=True, slots=True)
-class _Request(Generic[OutputT]):
+class Request(Generic[OutputT]):
     """What the caller asked for, before anything is opened."""
 
     prompt: Prompt[OutputT] | PromptTemplate[OutputT]
@@ -162,6 +163,7 @@ class _Request(Generic[OutputT]):
     session: Session | None = None
     items: tuple[Any, ...] | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
+    resumed: Resumed | None = None
 
     def wait(self, twin: str) -> RunResult[OutputT] | ManyResult[OutputT]:
         """Do it on the shared loop, which may be late to begin, and wait for the end."""
@@ -186,10 +188,13 @@ class _Request(Generic[OutputT]):
             refuse_own_account(self.limits.account, around)
         clock = options.get("clock", SYSTEM_CLOCK) if gate is None else gate.clock
         session = self.session or Session(clock=clock, ids=self.ids)
+        resumed = self.resumed
         context = around.run_context(session.session_id, self.ids)
+        if resumed is not None:
+            context = resumed.recorded.started.run_context
         late = 0.0 if called_at is None else clock.monotonic() - called_at
         limits = in_force(self.limits, session, clock, late)
-        start = _Start(around, clock, session, context, limits)
+        start = _Start(around, clock, session, context, limits, resumed)
         prompt = Prompt(self.prompt) if isinstance(self.prompt, PromptTemplate) else self.prompt
         ended = await around.passed(prompt.template.name, partial(self._opened, start, prompt))
         result = self._refused(start, prompt, ended) if isinstance(ended, Stop) else ended
@@ -222,6 +227,7 @@ class _Request(Generic[OutputT]):
                 clock=start.clock,
                 ids=self.ids,
                 on_event=session.dispatch,
+                spent=None if start.resumed is None else start.resumed.spent,
                 **place,
             )
             start.gates.append(gate)
@@ -279,6 +285,7 @@ class _Start:
         session: The session whose log gets the run's events.
         context: The identifiers of the run.
         limits: The limits in force.
+        resumed: What an earlier process has put on record of the run, or None for a new one.
         gates: The gate of the run, once it is open.
     """
 
@@ -287,6 +294,7 @@ class _Start:
     session: Session
     context: RunContext
     limits: Limits
+    resumed: Resumed | None = None
     gates: list[ExecutionContext] = field(default_factory=list[ExecutionContext])
 
     @property
@@ -341,10 +349,10 @@ class _Opened(Generic[OutputT]):
     gate: ExecutionContext
     start: _Start
 
-    async def begun(self) -> None:
-        """Wait until the start of the run is in the store, if it has one."""
+    def begun(self) -> None:
+        """Put the start of the run into the store, if it has one."""
         if self.around.record is not None:
-            await self.around.record.begun()
+            self.around.record.begun()
 
     def plan(self, prompt: Prompt[OutputT], gate: ExecutionContext) -> RunPlan[OutputT]:
         """Render a prompt, once, and return the plan of its run."""
@@ -388,6 +396,7 @@ class _Opened(Generic[OutputT]):
             price_of=partial(_price_for_sdk, self),
             apart=around.apart,
             waits_out=item is not None and self.options.get("breakers") is None,
+            durable=self.around.durable,
         )
 
 
@@ -403,10 +412,11 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     plan = opened.plan(opened.prompt, opened.gate)
 
     async def once_on_record(*run: Any) -> Ending:
-        await opened.begun()
+        opened.begun()
         return await drive(*run)
 
-    return await execute(plan, opened.scope(start.session, opened.gate, start.context), once_on_record)
+    scope = opened.scope(start.session, opened.gate, start.context)
+    return await execute(plan, scope, once_on_record, start.resumed)
 
 
 def over_all(limits: Limits) -> Limits:
@@ -461,7 +471,7 @@ class _Items(Generic[OutputT]):
                 limit_values=self.gate.limits,
             )
         )
-        await opened.begun()
+        opened.begun()
         async with asyncio.TaskGroup() as group:
             for _ in range(min(self.concurrency, len(self.results))):
                 group.create_task(self._worker())

@@ -32,6 +32,7 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.retry import is_outage
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import TextDelta
+from watchkeeper.runtime.plan import Durable
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
@@ -54,6 +55,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         records: Passes envelopes to the caller's ``on_record``, each with the id of its run.
         ledger: The ledger of what is spent; None for memory, or for the ledger of the enclosing scope.
         above: Forwards events to the store and the ``on_record`` of the run around, if they go there.
+        durable: Where the run waits until its events are on disk, or None without a store.
     """
 
     models: RunModels
@@ -63,6 +65,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     records: tuple[Listener[tuple[UUID, Envelope]], ...]
     ledger: Ledger | None
     above: Callable[[Session, UUID], Callable[[], None]] | None = None
+    durable: Durable | None = None
 
     @property
     def on_delta(self) -> Callable[[str], None] | None:
@@ -151,7 +154,9 @@ async def open_surroundings(
     for listener in records:
         stack.push_async_callback(listener.close)
     kept = own if ledger is None or isinstance(ledger, str | Path) else ledger
-    return Surroundings(models, breakers_of(options, many=many), events, record, tuple(records), kept, followed)
+    durable = record if followed is None or parent is None else parent.durable
+    breakers = breakers_of(options, many=many)
+    return Surroundings(models, breakers, events, record, tuple(records), kept, followed, durable)
 
 
 def open_store(where: RunStore | StoreLike) -> RunStore | None:

@@ -30,7 +30,7 @@ from watchkeeper.accounting.account import (
 )
 from watchkeeper.accounting.admission import Demand, decide
 from watchkeeper.accounting.call_request import CallRequest, Exhausted
-from watchkeeper.accounting.account import check_weights, left_of
+from watchkeeper.accounting.account import carry_over, check_weights, left_of
 from watchkeeper.accounting.ledger import ROOTS, Ledger, MemoryLedger, Waiter
 from watchkeeper.containment.calls import (
     ContextCalls,
@@ -143,6 +143,7 @@ class ExecutionContext:
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
         on_event: Listener | None = None,
+        spent: Usage | None = None,
         **around: Unpack[Around],
     ) -> None:
         """Open a context; its deadline starts to run now.
@@ -160,6 +161,7 @@ class ExecutionContext:
             clock: The source of time.
             ids: The source of identifiers.
             on_event: Told of every incident, on the thread that found it.
+            spent: What an earlier process has used of the same limits; it is not booked above again.
             around: ``parent=None`` for a context that is independent of those around it; see `Around`.
 
         Raises:
@@ -185,6 +187,8 @@ class ExecutionContext:
         if pipeline is not None or circuit_breaker is not None:
             tree = tree._replace(guards=guards_of(pipeline, circuit_breaker, metadata, account, tree.guards))
         self._set_up(account, tree, incidents, parent)
+        if spent is not None:
+            carry_over(account, spent)
         self._calls.apart = parent is None and enclosing.innermost() is not None
         if parent is None:
             ROOTS[account] = tree.ledger

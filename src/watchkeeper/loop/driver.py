@@ -8,8 +8,7 @@ recorded on the session's log. Only the machine decides what comes next.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -41,8 +40,9 @@ from watchkeeper.kernel.turn_machine import (
 from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine, not_checked
 from watchkeeper.loop.compaction import Compaction
 from watchkeeper.loop.model_calls import ModelCalls
+from watchkeeper.loop.resume import Recorded
 from watchkeeper.loop.retry import WorkStoppedError
-from watchkeeper.loop.tool_calls import ToolCalls
+from watchkeeper.loop.tool_calls import NOT_BEGUN, ToolCalls
 from watchkeeper.oversight.engine import Oversight
 from watchkeeper.prompt.completion import (
     TaskCompletionContext,
@@ -53,7 +53,7 @@ from watchkeeper.prompt.completion import (
 )
 from watchkeeper.prompt.evaluation import NESTED
 from watchkeeper.prompt.output import parse_output
-from watchkeeper.runtime.events import CompletionChecked, NoticeAppended
+from watchkeeper.runtime.events import CompletionChecked, NoticeAppended, WorkStopped
 from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, within
 from watchkeeper.session.tagging import check
@@ -79,14 +79,37 @@ class Ending(msgspec.Struct, frozen=True):
     answered_by: tuple[str, ...]
 
 
-Drive = Callable[[RunPlan[Any], RunScope, Transcript, Execute], Awaitable[Ending]]
-"""The function that takes a run from its first messages to its end; `drive` is the loop's."""
+class Drive(Protocol):
+    """The function that takes a run from its first messages to its end; `drive` is the loop's."""
+
+    async def __call__(
+        self,
+        plan: RunPlan[Any],
+        scope: RunScope,
+        transcript: Transcript,
+        execute: Execute,
+        recorded: Recorded | None = None,
+        /,
+    ) -> Ending:
+        """Run to the end."""
+        ...
 
 
-async def drive(plan: RunPlan[Any], scope: RunScope, transcript: Transcript, execute: Execute) -> Ending:
-    """Run the loop to its end, from a transcript that ends with the prompt; ``execute`` is how its children run."""
+async def drive(
+    plan: RunPlan[Any], scope: RunScope, transcript: Transcript, execute: Execute, recorded: Recorded | None = None, /
+) -> Ending:
+    """Run the loop to its end.
+
+    Args:
+        plan: The inputs of the run.
+        scope: Session, gate, clock and files of the run.
+        transcript: The conversation; it ends with the prompt.
+        execute: How its children run.
+        recorded: What an earlier process has put on record of this run: it is not done again.
+    """
     kept = scope.gate.keep_verdict() if asks_model(plan.checker) else None
     driver = _Driver(plan, scope, transcript, execute, kept)
+    driver.recorded = recorded
     try:
         with driver.children.attached():
             return await driver.run()
@@ -141,20 +164,41 @@ class _Driver:
         self.machine = TurnMachine(rules, transcript)
         self.reply: ModelReply | None = None
         self.error: BaseException | None = None
+        self.recorded: Recorded | None = None
 
     async def run(self) -> Ending:
         signal: Signal = Started()
         while True:
             command = self.machine.handle(signal)
             for text in self.machine.notices:
-                self.scope.record(NoticeAppended(text, self.scope.clock.now()))
+                if self.recorded is None or not self.recorded.has_notice(text):
+                    self.scope.record(NoticeAppended(text, self.scope.clock.now()))
             if isinstance(command, End):
                 return Ending(command, self.machine.turns, self.error, self.models.line.answered_by)
-            try:
-                signal = await self._execute(command)
-            except StoreError as error:  # the gate's ledger cannot be used, so nothing may run any more
-                self.error = error
-                signal = Stopped(Stop("error", "gate", str(error)))
+            answer = None if self.recorded is None else self._recall(command, self.recorded)
+            signal = answer or await self._live(command)
+
+    async def _live(self, command: Command) -> Signal:
+        """Execute a command; if that was stopped, record why."""
+        step = self.machine.state.value
+        try:
+            signal = await self._execute(command)
+        except StoreError as error:  # the gate's ledger cannot be used, so nothing may run any more
+            self.error = error
+            signal = Stopped(Stop("error", "gate", str(error)))
+        stop = getattr(signal, "stop", None)
+        if stop is not None:
+            text = signal.text if isinstance(signal, Stopped) else ""
+            self.scope.record(WorkStopped(step, stop, text, self.scope.clock.now()))
+        return signal
+
+    def _recall(self, command: Command, recorded: Recorded) -> Signal | None:
+        """Return what the record says about a command; None if it is to be executed now."""
+        signal = self._read(command.text) if isinstance(command, ReadAnswer) else recorded.answer(command)
+        if isinstance(signal, Replied):
+            self.reply = signal.reply
+            self.models.recall(signal.reply, recorded.switched_to)
+        return signal
 
     async def _execute(self, command: Command) -> Signal:
         match command:
@@ -163,7 +207,9 @@ class _Driver:
             case Compact(stop=stop):
                 return await self.compaction.compact(stop, self.machine.turns) if self.compaction else Stopped(stop)
             case RunTools(calls=calls):
-                return await self.tools.run(calls, self.reply.usage if self.reply else None)
+                earlier = NOT_BEGUN if self.recorded is None else self.recorded.earlier(calls)
+                usage = self.reply.usage if self.reply else None
+                return await self.tools.run(calls, usage, self.machine.turns, earlier)
             case Observe():
                 return await self.oversight.look(self.machine.turns + 1) if self.oversight else Observed()
             case ReadAnswer(text=text):

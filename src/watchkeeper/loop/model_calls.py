@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from operator import is_
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, Prov
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.text import error_text
+from watchkeeper.core.usage import TokenUsage
 from watchkeeper.loop.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage
 from watchkeeper.loop.retry import (
     DEGRADED,
@@ -40,8 +42,8 @@ from watchkeeper.loop.retry import (
     provider_stop,
     seconds_left,
 )
-from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched
-from watchkeeper.runtime.plan import RunPlan, RunScope
+from watchkeeper.runtime.events import CallBegun, ModelFailed, ModelReplied, ModelSwitched
+from watchkeeper.runtime.plan import NotOnRecordError, RunPlan, RunScope
 from watchkeeper.runtime.user_code import raise_failure
 from watchkeeper.shield.decision import Decision
 
@@ -53,6 +55,9 @@ MOST_CALLS: Final = 1_000
 
 LONGEST_WAIT_BEFORE_A_SWITCH: Final = 30.0
 """If a provider asks to wait more seconds than this, another model is asked instead, if there is one."""
+
+
+NOTHING: Final = Charge()
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -90,7 +95,21 @@ class ModelCalls:
         }
         self._id_numbers: dict[str, int] = {}
         self._node_id: str | None = None
+        self._charged = NOTHING
         self._backoff = Backoff(scope.clock, scope.rng, self._gate.cancellation, lambda: seconds_left(scope))
+
+    def recall(self, reply: ModelReply, switched_to: str | None) -> None:
+        """Take in a reply that is on record from an earlier process; ``switched_to``: which model took over for it."""
+        line = self.line
+        line.begin_turn()
+        if switched_to is not None:
+            line.recall_switch(switched_to)
+        line.in_use.bound.tokens(self._transcript)
+        line.answered()
+        density = line.in_use.bound.learn(reply)
+        if density is not None:
+            self._scope.densities[line.in_use.label] = density
+        self._call_ids.update(call.call_id for call in reply.message.tool_calls)
 
     async def ask(self, number: int, *, landing: bool) -> ModelReply:
         """Ask for one reply; if the model in use cannot give one, ask the next model of the line.
@@ -186,11 +205,20 @@ class ModelCalls:
         clock, in_use = self._scope.clock, self.line.in_use
         model, price = in_use.model, in_use.price
         began = clock.monotonic()
-        spent = Charge()
+        spent = NOTHING
         task = asyncio.current_task()
         heard: list[str] = []
 
+        def intent(ticket: Ticket) -> CallBegun:
+            output, worst = ticket.max_output_tokens, turn.worst
+            nanos = None if price is None else worst.nanos(output)
+            tokens = TokenUsage(input_tokens=worst.input_tokens, output_tokens=output)
+            return CallBegun(
+                "llm", in_use.label, turn.number, number, ticket.node_id, "", tokens, nanos, clock.now()
+            )
+
         async def work(ticket: Ticket) -> ModelReply:
+            await self._scope.announce(partial(intent, ticket), last=turn.phase == "landing")
             try:
                 asked = in_use.asking(ticket, heard, landing=turn.phase == "landing")
                 return _checked(await model.turn(asked), model.provider)
@@ -200,7 +228,8 @@ class ModelCalls:
         def meter(reply: ModelReply | None, error: BaseException | None, ticket: Ticket) -> Charge:
             nonlocal spent
             if reply is None:
-                return charge_failure(error, turn.worst, ticket.max_output_tokens, price)
+                spent = charge_failure(error, turn.worst, ticket.max_output_tokens, price)
+                return spent
             spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
             return spent
 
@@ -216,7 +245,7 @@ class ModelCalls:
             degraded=in_use.degraded,
         )
         outcome = await call_through(self._scope, self._estimated(request, in_use), work, meter)
-        self._node_id = outcome.node_id
+        self._node_id, self._charged = outcome.node_id, spent
         reply = outcome.value
         if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
             raise self._failure(outcome, turn, number, heard)
@@ -235,6 +264,7 @@ class ModelCalls:
             duration_ms=(clock.monotonic() - began) * 1000,
             landing=turn.phase == "landing",
             created_at=clock.now(),
+            refusal=reply.refusal or "",
         )
         self._record_reply(replied, model.provider)
         return reply
@@ -274,6 +304,8 @@ class ModelCalls:
             return RuntimeError(f"the gate admitted a model call and returned nothing: {outcome!r}")
         if isinstance(error, ProviderError):
             return error
+        if isinstance(error, NotOnRecordError):
+            return WorkStoppedError(Stop("store_failed", "store", f"The run's events cannot be stored: {error}."), error)
         if isinstance(error, EgressRefusedError):
             self._record_failure(turn, number, error.stop.reason, str(error), None)
             return WorkStoppedError(error.stop, error)
@@ -302,7 +334,10 @@ class ModelCalls:
     ) -> None:
         """Record an admitted attempt that brought no reply, or only a part of one."""
         now, asked = self._scope.clock.now(), self.line.in_use.label
-        self._scope.record(ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked, text))
+        used, cost = self._charged.tokens, self._charged.cost_nanos
+        self._scope.record(
+            ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked, text, used, cost)
+        )
 
     def _given_up(self, failure: UnansweredError, phase: Phase) -> WorkStoppedError:
         """Return the error that ends the work when no model is left to ask, or no model may be asked any more."""

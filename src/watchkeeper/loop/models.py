@@ -26,6 +26,7 @@ from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Tran
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.runtime.plan import NotOnRecordError
 
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ def charge_failure(error: BaseException | None, worst: Estimate, granted: int, p
     A provider that refused before doing anything bills nothing. After a cancelled request or a lost stream the billed
     amount is unknown, so the whole reservation is charged: a ceiling must hold on the provider's bill, too.
     """
-    unsent = isinstance(error, EgressRefusedError)
+    unsent = isinstance(error, EgressRefusedError | NotOnRecordError)
     if unsent or (isinstance(error, ProviderError) and not error.billed):
         return Charge(TokenUsage(), 0)
     usage = TokenUsage(input_tokens=worst.input_tokens, output_tokens=granted)
@@ -385,6 +386,17 @@ class ModelLine:
         self._tried.add(self.in_use.place)
         self.in_use = candidate
         self.switched = True
+
+    def recall_switch(self, label: str) -> None:
+        """Let the model take over that did so in an earlier process.
+
+        Raises:
+            ConfigurationError: If the run has no such model any more.
+        """
+        place = next((place for place, each in enumerate(self.models) if each.label == label), None)
+        if place is None:
+            raise ConfigurationError(f"the model {label}, which had taken over, is not among the models of the run")
+        self.take_over(ModelInUse(self, place))
 
     @property
     def replacing(self) -> bool:

@@ -30,9 +30,10 @@ from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.kernel.turn_machine import End
 from watchkeeper.loop.driver import Drive, drive
+from watchkeeper.loop.resume import Resumed
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import RunEnded, RunStarted, log_end
+from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted, log_end
 from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
@@ -54,13 +55,16 @@ from watchkeeper.prompt.evaluation import (
 OutputT = TypeVar("OutputT")
 
 
-async def execute(plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive) -> RunResult[OutputT]:
+async def execute(
+    plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive, resumed: Resumed | None = None
+) -> RunResult[OutputT]:
     """Run to the end and return the result; the caller that opened the gate closes it.
 
     Args:
         plan: The inputs of the run.
         scope: Session, gate, clock and files of the run.
         drive: Does the work between the events of the run's start and its end; the loop by default.
+        resumed: What an earlier process has put on record of this run, or None for a new one.
 
     Raises:
         ConfigurationError: If the plan cannot work, before anything is spent.
@@ -68,10 +72,17 @@ async def execute(plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive)
     """
     refuse_while_importing()
     began = scope.clock.monotonic()
-    started = _announce(plan, scope)
-    transcript = _opening(plan, scope)
+    recorded = None
+    if resumed is None:
+        started = _announce(plan, scope)
+        transcript = _opening(plan, scope)
+    else:
+        began -= resumed.worked_seconds
+        recorded, started = resumed.recorded, resumed.recorded.started
+        _announce_again(scope, resumed)
+        transcript = recorded.opening if recorded.is_rendered else _opening(plan, scope)
     try:
-        ending = await drive(plan, scope, transcript, execute)
+        ending = await drive(plan, scope, transcript, execute, recorded)
         await booked(scope.gate)
     except BaseException as error:
         _close(plan, scope, End(stop=broken_off(error)), None, began)
@@ -109,6 +120,24 @@ def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
     if gate.deadline is not None:
         scope.record(PromptDeadlineAssigned(plan.prompt.name, gate.deadline.at, scope.session.session_id, now))
     return started
+
+
+def _announce_again(scope: RunScope, resumed: Resumed) -> None:
+    """Record that an interrupted run goes on."""
+    gate = scope.gate
+    scope.record(
+        RunResumed(
+            run_id=scope.run_context.run_id,
+            after=len(scope.session.log),
+            limits=gate.limits.describe(),
+            limit_values=gate.limits,
+            deadline=gate.deadline.at if gate.deadline else None,
+            spent=resumed.spent,
+            unknown=resumed.unknown,
+            worked_seconds=resumed.worked_seconds,
+            created_at=scope.clock.now(),
+        )
+    )
 
 
 def _opening(plan: RunPlan[Any], scope: RunScope) -> Transcript:
@@ -295,6 +324,7 @@ class Adapter:
                 depths=around.depths,
                 deepest=around.deepest,
                 watch=None if around.scope is None or options.get("session") else around.scope.watch,
+                durable=None if around.scope is None or options.get("session") else around.scope.durable,
             )
             if scope.watch is not None:
                 stack.callback(scope.watch(session, scope.run_context.run_id))

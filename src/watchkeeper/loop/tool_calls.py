@@ -9,8 +9,9 @@ so a tool that fails or exceeds its time leaves no changes. Calls run concurrent
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar, cast
 
@@ -38,7 +39,8 @@ from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.turn_machine import ToolsDone
 from watchkeeper.loop.models import bounds_input
 from watchkeeper.loop.retry import call_through, held_back
-from watchkeeper.runtime.plan import MAX_RESULT_BYTES, RunPlan, RunScope
+from watchkeeper.runtime.events import CallBegun
+from watchkeeper.runtime.plan import MAX_RESULT_BYTES, NotOnRecordError, RunPlan, RunScope
 from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
@@ -61,8 +63,28 @@ UNBOUNDED_IMAGE: Final = (
 UNCHECKED_CHARS: Final = 2 * MOST_RESULT_LEVELS
 """Arguments whose text is longer are looked at before the call: the log has to keep them beside the result."""
 
+UNKNOWN: Final = (
+    "It is not known whether {} had its effect: the process ended while it ran. Look before you call it again."
+)
+"""What the model is told of a call that was under way when the process ended, if it may not simply run again."""
+
 LOOP_SECONDS: Final = 0.1
 """How long the loop may take to stop a process whose time is over, before that is done from another thread."""
+
+
+class Earlier(msgspec.Struct, frozen=True):
+    """What is on record of the calls of a reply, if the run was interrupted while they ran.
+
+    Attributes:
+        done: By call id, the last attempt of those that have a result.
+        begun: By call id, how many attempts of those without a result had begun.
+    """
+
+    done: Mapping[str, ToolInvoked]
+    begun: Mapping[str, int]
+
+
+NOT_BEGUN: Final = Earlier({}, {})
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -99,6 +121,8 @@ class ToolCalls:
         self._plan = plan
         self._scope = scope
         self._usage: TokenUsage | None = None
+        self._turn = 0
+        self._earlier = NOT_BEGUN
         self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
         self._parallel = frozenset(tool.name for tool in plan.prompt.tools if tool.parallel_safe)
@@ -112,9 +136,18 @@ class ToolCalls:
             clock=scope.clock,
         )
 
-    async def run(self, calls: Sequence[ToolCall], usage: TokenUsage | None) -> ToolsDone:
-        """Run the calls of a reply that used ``usage`` tokens; return one message per call, in the same order."""
-        self._usage = usage
+    async def run(
+        self, calls: Sequence[ToolCall], usage: TokenUsage | None, turn: int, earlier: Earlier = NOT_BEGUN
+    ) -> ToolsDone:
+        """Run the calls of a reply; return one message per call, in the same order.
+
+        Args:
+            calls: The calls.
+            usage: The tokens of the reply.
+            turn: The number of the model turn.
+            earlier: What is on record of these calls, if the run was interrupted while they ran.
+        """
+        self._usage, self._turn, self._earlier = usage, turn, earlier
         messages: list[ToolMessage] = []
         images: list[Part] = []
         stop: Stop | None = None
@@ -126,7 +159,8 @@ class ToolCalls:
             else:
                 attempts = await asyncio.gather(*(self._call(call) for call in batch))
             for call, attempt in zip(batch, attempts, strict=True):
-                message, shown = await self._finish(call, attempt)
+                done = earlier.done.get(call.call_id)
+                message, shown = recalled(call, done) if done else await self._finish(call, attempt)
                 messages.append(message)
                 images += image_parts(call.name, shown)
                 stop = stop or attempt.stop
@@ -144,6 +178,8 @@ class ToolCalls:
 
     async def _call(self, call: ToolCall) -> Attempt:
         """Attempt one call as often as its tool allows and the gate admits; return the last attempt."""
+        if call.call_id in self._earlier.done:
+            return Attempt("skipped", ToolResult.error(""))
         tool = self._tools.get(call.name)
         if tool is None:
             offered = ", ".join(sorted(self._tools)) or "none"
@@ -155,7 +191,10 @@ class ToolCalls:
                 check(params, MOST_RESULT_VALUES, MOST_RESULT_LEVELS)
         except (ToolValidationError, CodecError) as error:
             return Attempt("invalid", ToolResult.error(refusal(error)), params=call.arguments)
-        attempt = await self._attempt(call, tool, params, 1)
+        first = 1 + self._earlier.begun.get(call.call_id, 0)
+        if first > 1 and not tool.may_repeat:
+            return Attempt("unknown", ToolResult.error(UNKNOWN.format(call.name)), first - 1, params)
+        attempt = await self._attempt(call, tool, params, first)
         while may_retry(attempt, tool):
             await self._drop(attempt)
             self._record(call, attempt, attempt.result.message)
@@ -170,8 +209,14 @@ class ToolCalls:
         process = tool.process()
         task = asyncio.current_task()
 
+        def intent(ticket: Ticket) -> CallBegun:
+            turn = self._turn
+            return CallBegun("tool", tool.name, turn, number, ticket.node_id, call.call_id, TokenUsage(), 0, clock.now())
+
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
+            if not tool.may_repeat:
+                await self._scope.announce(partial(intent, ticket))
             context = self._context(call, tool, number, ticket)
             try:
                 if process is not None:
@@ -300,6 +345,12 @@ class ToolCalls:
         return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success)
 
 
+def recalled(call: ToolCall, done: ToolInvoked) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
+    """Return the message and images of a call that has its result on record."""
+    images = done.result.shown()[1] if isinstance(done.result, ToolResult) else ()
+    return ToolMessage(call.call_id, call.name, done.rendered_output, is_error=not done.success), images
+
+
 @contextmanager
 def stopped_in_time(process: ProcessCall, ticket: Ticket, clock: Clock) -> Generator[None]:
     """Stop a process when its time is over even if the loop, which does so first, is blocked by other code."""
@@ -355,6 +406,8 @@ def classify(
     if outcome.error is None:
         result = cast("ToolResult[Any]", outcome.value)
         return "ok" if result.success else "failed", result
+    if isinstance(outcome.error, NotOnRecordError):
+        return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {outcome.error}")
     if outcome.stop_reason == CALL_TIMEOUT:
         said = f"{tool.name} did not finish within {format_duration(tool.timeout or 0)} and was stopped."
         return "timeout", ToolResult.error(said)

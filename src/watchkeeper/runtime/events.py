@@ -79,6 +79,7 @@ class ModelReplied(msgspec.Struct, frozen=True):
         duration_ms: From request to reply.
         landing: Whether it was the last turn, after a limit.
         created_at: The time of the event.
+        refusal: What the provider says about a refusal; empty for any other reply.
     """
 
     turn: int
@@ -91,6 +92,7 @@ class ModelReplied(msgspec.Struct, frozen=True):
     duration_ms: float
     landing: bool
     created_at: datetime
+    refusal: str = ""
 
 
 @event("model_failed")
@@ -108,6 +110,8 @@ class ModelFailed:
         created_at: The time of the event.
         model: ``provider:name`` of the one that was asked.
         text: The text that was streamed before a limit or an abort cut the turn off; it stays in the conversation.
+        usage: What it was charged: nothing, or its worst case where nobody knows what the provider bills.
+        cost_nanos: The same in nano-dollars; None if unknown.
     """
 
     turn: int
@@ -119,6 +123,82 @@ class ModelFailed:
     created_at: datetime
     model: str = ""
     text: str = ""
+    usage: TokenUsage = TokenUsage()
+    cost_nanos: int | None = 0
+
+
+@event("call_begun")
+class CallBegun(msgspec.Struct, frozen=True):
+    """A model call, or a tool call that may change something, begins: it is on record before anything is sent or done.
+
+    Recorded only where there is a store. A call that began and has neither result nor failure after it, because its
+    process ended, may have had its effect.
+
+    Attributes:
+        kind: ``llm`` or ``tool``.
+        name: ``provider:name`` of the model, or the name of the tool.
+        turn: The model turn it is made for, or that asked for it.
+        attempt: 1 for the first attempt.
+        node_id: The admitted call at the gate, and its reservation at the ledger.
+        call_id: The provider's id of a tool call; empty for a model call.
+        worst: The most tokens that it may use.
+        worst_nanos: The most that it may cost in nano-dollars; None if unknown.
+        created_at: The time of the event.
+    """
+
+    kind: Literal["llm", "tool"]
+    name: str
+    turn: int
+    attempt: int
+    node_id: str
+    call_id: str
+    worst: TokenUsage
+    worst_nanos: int | None
+    created_at: datetime
+
+
+@event("work_stopped")
+class WorkStopped(msgspec.Struct, frozen=True):
+    """A step of the loop was stopped; a landing turn may follow.
+
+    Attributes:
+        step: What the loop was doing: ``asking``, ``calling``, ``observing``, ``checking`` or ``compacting``.
+        stop: Why.
+        text: What the model had said in the turn that was cut off.
+        created_at: The time of the event.
+    """
+
+    step: str
+    stop: Stop
+    text: str
+    created_at: datetime
+
+
+@event("run_resumed")
+class RunResumed(msgspec.Struct, frozen=True):
+    """A run that was interrupted goes on in another process.
+
+    Attributes:
+        run_id: Id of the run.
+        after: Number of the last event before the interruption.
+        limits: The limits in force from here on, in words; what was used before counts.
+        limit_values: The same as values.
+        deadline: The moment at which it must be over, if there is one.
+        spent: What it had used, with the worst case of the calls that were under way.
+        unknown: Ids of the tool calls of which nobody knows whether they had an effect.
+        worked_seconds: How long it had worked.
+        created_at: The time of the event.
+    """
+
+    run_id: UUID
+    after: int
+    limits: str
+    limit_values: Limits
+    deadline: datetime | None
+    spent: Usage
+    unknown: tuple[str, ...]
+    worked_seconds: float
+    created_at: datetime
 
 
 @event("call_ended")

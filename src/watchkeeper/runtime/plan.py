@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, Literal, TypeVar, get_args
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, get_args
 from uuid import UUID
 
 import msgspec
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
-from watchkeeper.core.errors import ConfigurationError, ReducerError
+from watchkeeper.core.errors import ConfigurationError, ReducerError, StoreError
 from watchkeeper.core.ids import IdSource, RunContext
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import ModelPrice
@@ -138,6 +138,22 @@ def refuse_model_switches(template: PromptTemplate[Any], who: str, instead: str)
             )
 
 
+class NotOnRecordError(StoreError):
+    """A call was not begun, because it could not be put on record before."""
+
+
+class Durable(Protocol):
+    """Where a run's events go that must be on record before it goes on."""
+
+    async def barrier(self) -> None:
+        """Return once everything that was recorded so far is on disk.
+
+        Raises:
+            StoreError: If it cannot be written, and the run is not to go on without its record.
+        """
+        ...
+
+
 class RunScope(msgspec.Struct, frozen=True, weakref=True):
     """The session, gate, clock and files of a run.
 
@@ -161,6 +177,7 @@ class RunScope(msgspec.Struct, frozen=True, weakref=True):
         waits_out: Whether a call waits while the breaker of its provider is open, instead of ending the run.
         densities: Input tokens per byte, by ``provider:name`` of the model, as last counted in this run or those around
             it; only for estimates.
+        durable: Where its events are stored, or None without a store.
     """
 
     session: Session
@@ -180,6 +197,26 @@ class RunScope(msgspec.Struct, frozen=True, weakref=True):
     apart: bool = False
     waits_out: bool = False
     densities: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    durable: Durable | None = None
+
+    async def announce(self, intent: Callable[[], Any], *, last: bool = False) -> None:
+        """Record what is about to be done, and return once that is on disk; nothing without a store.
+
+        Args:
+            intent: Makes the event; called only with a store.
+            last: Whether it is the last turn, which is taken even if nothing can be put on record any more.
+
+        Raises:
+            NotOnRecordError: If it cannot be put on record: then it must not be done.
+        """
+        if self.durable is None:
+            return
+        self.record(intent())
+        try:
+            await self.durable.barrier()
+        except StoreError as error:
+            if not last:
+                raise NotOnRecordError(str(error)) from error
 
     def record(self, event: Any) -> None:
         """Write one of the runtime's own events on the log.

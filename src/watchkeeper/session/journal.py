@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, cast
@@ -63,6 +65,29 @@ class Journal:
         self._queue: deque[Envelope | InProcessDispatcher] = deque()
         self._owner = object()
         self._ended: str | None = None
+        self._state = state
+
+    def restore(self, envelopes: Iterable[Envelope]) -> None:
+        """Take in the events of an earlier process; call it before this journal is shared.
+
+        Nothing is published. An event on which a reducer fails changes no slice, as when it was recorded.
+
+        Raises:
+            SessionError: If the log is not complete.
+        """
+        state = self._state
+        past: dict[int, Slices] = {0: state.slices}
+        for envelope in envelopes:
+            event, slices = envelope.event, state.slices
+            if envelope.seq != len(state.log) + 1 or isinstance(event, StateInherited):
+                raise SessionError("the session began with a state that is not on its log, so it cannot be rebuilt")
+            if isinstance(event, RolledBack):
+                slices = past[event.seq] if event.snapshot is None else event.snapshot.slices
+            else:
+                with suppress(ReducerError):
+                    slices = self._reducers.reduce(slices, event, self._owner)
+            past[envelope.seq] = slices
+            state = State(state.log.appended(envelope, self._owner), slices, state.writes)
         self._state = state
 
     def branch(self) -> Journal:

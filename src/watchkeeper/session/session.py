@@ -8,7 +8,7 @@ Parent and child share the child's initial state, never later writes; a closed s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Generic, NoReturn, TypeVar
@@ -76,6 +76,34 @@ class Session:
         self.log = EventLog(self._journal.read_log)
         if self._above is not None:
             self._above._children[id(self)] = self
+
+    @classmethod
+    def restored(
+        cls,
+        envelopes: Iterable[Envelope],
+        session_id: UUID,
+        *,
+        prepare: Callable[[Session], object] | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        ids: IdSource = SYSTEM_IDS,
+    ) -> Session:
+        """Return a session with the log of an earlier process and the slices that follow from it.
+
+        Args:
+            envelopes: All events of the log, in order.
+            session_id: Id of the session.
+            prepare: Registers the reducers that the earlier process had.
+            clock: Where the time of further events comes from.
+            ids: Where identities come from.
+
+        Raises:
+            SessionError: If the log is not complete.
+        """
+        session = cls(session_id=session_id, clock=clock, ids=ids)
+        if prepare is not None:
+            prepare(session)
+        session._journal.restore(envelopes)
+        return session
 
     @property
     def parent(self) -> Session | None:

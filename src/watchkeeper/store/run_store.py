@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.secrets import HELD, redacted
@@ -197,6 +198,26 @@ class RunStore:
             raise OSError(f"{path.name}: {error}") from error
         self._files[run_id] = file
         return file
+
+    def take_over(self, run_id: str) -> int:
+        """Take the file of a run from the process that worked on it and has ended; return the number of its last event.
+
+        Raises:
+            StoreError: If there is no such run, or a living process works on it.
+        """
+        with self._used(f"the run {run_id} cannot be taken over in"):
+            path = self._index.path_of(run_id)
+            if path is None:
+                raise OSError("it is not there")
+            try:
+                file = RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True)
+            except BlockingIOError as error:
+                raise StoreError(f"the run {run_id} is running: a living process works on it") from error
+            except DamagedLineError as error:
+                raise OSError(str(error)) from error
+            self._names[run_id] = path.name.removesuffix(SUFFIX)
+            self._files[run_id] = file
+            return file.last_seq
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:

@@ -280,10 +280,13 @@ class ToolContext:
             await resources.aclose()
 
 
+# fmt: off
 ToolOutcome = Literal[
-    "ok", "failed", "invalid", "unknown_tool", "crashed", "timeout", "deadline", "denied", "skipped", "cancelled"
+    "ok", "failed", "invalid", "unknown_tool", "crashed", "timeout", "deadline", "denied", "skipped", "cancelled",
+    "unknown",
 ]
-"""How an attempt ended; only ``ok`` is a success."""
+# fmt: on
+"""How an attempt ended; only ``ok`` is a success. ``unknown``: the process ended while it ran."""
 
 
 @event("tool_invoked")

@@ -180,6 +180,8 @@ class Tool:
         timeout: Seconds that one attempt may take; None for the time that the run has left.
         retries: How often an attempt that crashed or was too slow is repeated.
         parallel_safe: Whether it may run beside the other calls of a turn.
+        read_only: Whether it changes nothing, so that it may run again.
+        idempotent: Whether the same call, with the same idempotency key, has its effect once however often it runs.
         isolation: How it runs in a process of its own, or None if it runs in this one.
         fresh: Default values of parameters; each call gets its own copies.
         schema: JSON Schema of the arguments; made from their type by default.
@@ -196,6 +198,8 @@ class Tool:
     timeout: float | None = None
     retries: int = 0
     parallel_safe: bool = False
+    read_only: bool = False
+    idempotent: bool = False
     isolation: Isolation | None = None
     fresh: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
     schema: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
@@ -208,6 +212,11 @@ class Tool:
         object.__setattr__(self, "schema", schema)
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, schema))
         object.__setattr__(self, "_arguments", Arguments(self.name, self.params_type, schema))
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether a call of which nobody knows whether it had its effect may run again."""
+        return self.read_only or self.idempotent
 
     def decode(self, arguments_json: str) -> Any:
         """Turn the arguments as a model wrote them into what the function takes.
@@ -257,6 +266,8 @@ def tool(
     timeout: DurationLike | None = None,
     retries: int = 0,
     parallel_safe: bool = False,
+    read_only: bool = False,
+    idempotent: bool = False,
     isolation: Literal["process"] | None = None,
     kill_grace: DurationLike | None = None,
 ) -> Callable[[Handler], Tool]: ...
@@ -269,6 +280,8 @@ def tool(
     timeout: DurationLike | None = None,
     retries: int = 0,
     parallel_safe: bool = False,
+    read_only: bool = False,
+    idempotent: bool = False,
     isolation: Literal["process"] | None = None,
     kill_grace: DurationLike | None = None,
 ) -> Tool | Callable[[Handler], Tool]:
@@ -285,6 +298,9 @@ def tool(
         timeout: How long one attempt may take ("30s", a timedelta, seconds).
         retries: How often an attempt that crashed or was too slow is repeated.
         parallel_safe: Whether it may run beside the other calls of a turn.
+        read_only: Whether it changes nothing. After a crash, a call that was under way runs again.
+        idempotent: Whether the same call has its effect once, however often it runs with the same
+            ``context.idempotency_key``. After a crash, a call that was under way runs again with the same key.
         isolation: "process" runs the function in a process of its own, which is killed with all that it started when
             its time is over or the run is aborted. It then must be importable and cannot take a `ToolContext`.
         kill_grace: Time between TERM and KILL for an isolated tool ("2s" by default).
@@ -313,6 +329,8 @@ def tool(
             timeout=_seconds(tool_name, timeout, "timeout"),
             retries=retries,
             parallel_safe=parallel_safe,
+            read_only=read_only,
+            idempotent=idempotent,
             isolation=_isolation(tool_name, function, signature, isolation, kill_grace),
             fresh=signature.fresh,
             schema=schema,

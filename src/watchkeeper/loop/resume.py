@@ -1,0 +1,267 @@
+"""Going on with a run that was interrupted: the turn machine is fed with the answers that are on record.
+
+`Recorded` walks the log of the run. For each command of the machine it gives the answer that the log has; the first
+command without one is executed, and everything after it. Nothing that has a result is done again: no model is asked, no
+tool is called, nothing is charged, nothing is recorded twice. A tool call that had begun and has no result is run again
+only if its tool is declared read-only or idempotent; otherwise the agent is told that nobody knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.messages import Message, ToolCall, Transcript
+from watchkeeper.core.model import STATES, ModelReply
+from watchkeeper.core.usage import Presumed, Usage
+from watchkeeper.kernel.turn_machine import (
+    AskModel,
+    CheckDone,
+    Checked,
+    Command,
+    Compact,
+    Observe,
+    Observed,
+    Replied,
+    RunTools,
+    Signal,
+    Stopped,
+    ToolsDone,
+)
+from watchkeeper.loop.tool_calls import Earlier, recalled
+from watchkeeper.prompt.evaluation import PromptRendered
+from watchkeeper.runtime.events import (
+    CallBegun,
+    ChildEnded,
+    CompletionChecked,
+    ContextCompacted,
+    ModelFailed,
+    ModelReplied,
+    ModelSwitched,
+    NoticeAppended,
+    ObserversRan,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+    WorkStopped,
+)
+from watchkeeper.runtime.result import transcript_of
+from watchkeeper.session.log import Envelope
+from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.values import image_parts
+
+STEPS = (ModelReplied, ToolInvoked, ObserversRan, CompletionChecked, ContextCompacted, WorkStopped)
+"""Events that answer a command of the machine."""
+
+STATUSES = {state: status for status, state in STATES.items()}
+
+
+class Recorded:
+    """What is on record of one run, as answers to the commands of its loop.
+
+    Attributes:
+        started: The run's first event.
+        opening: The conversation as it was before the first model call.
+        switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
+    """
+
+    def __init__(self, log: Sequence[Envelope]) -> None:
+        """Read the log of the session up to the interruption; the newest run on it is the one to go on with.
+
+        Raises:
+            ConfigurationError: If there is no such run, or it has ended.
+        """
+        first = next((place for place in range(len(log) - 1, -1, -1) if isinstance(log[place].event, RunStarted)), None)
+        if first is None:
+            raise ConfigurationError("there is no run on this log")
+        self.started: RunStarted = log[first].event
+        self.log = log[first:]
+        if any(isinstance(envelope.event, RunEnded) for envelope in self.log):
+            raise ConfigurationError(f"the run {self.started.run_context.run_id} has ended")
+        rendered = next((place for place, each in enumerate(self.log) if isinstance(each.event, PromptRendered)), None)
+        self.opening: Transcript = transcript_of(log[: first + (0 if rendered is None else rendered + 1)])
+        self.is_rendered = rendered is not None
+        events = [envelope.event for envelope in self.log]
+        self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
+        self._steps = [event for event in events if isinstance(event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
+        self._place = 0
+        self.switched_to: str | None = None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of the run's prompt, as they were rendered."""
+        rendered = (each.event for each in self.log if isinstance(each.event, PromptRendered))
+        return next(rendered).messages if self.is_rendered else ()
+
+    def has_notice(self, text: str) -> bool:
+        """Whether the next notice to the agent is on record already."""
+        if self._notices and self._notices[0] == text:
+            del self._notices[0]
+            return True
+        return False
+
+    def answer(self, command: Command) -> Signal | None:
+        """Return what the log says about a command of the loop; None if it is to be executed now."""
+        match command:
+            case AskModel():
+                return self._asked()
+            case RunTools(calls=calls):
+                return self._called(calls)
+            case Observe():
+                return self._observed()
+            case CheckDone():
+                event = self._next(CompletionChecked)
+                if event is None:
+                    return self._stopped()
+                stopped = self._stopped()
+                return stopped or Checked(STATUSES[event.verdict], event.explanation)
+            case Compact():
+                return self._compacted()
+            case _:
+                return None
+
+    def earlier(self, calls: Sequence[ToolCall]) -> Earlier:
+        """Return what is on record of the calls of a reply that were not all answered."""
+        wanted = {call.call_id for call in calls}
+        done: dict[str, ToolInvoked] = {}
+        begun: dict[str, int] = {}
+        for event in self._steps[self._place :]:
+            if isinstance(event, ToolInvoked) and event.call_id in wanted:
+                done[event.call_id] = event
+                begun.pop(event.call_id, None)
+            elif isinstance(event, CallBegun) and event.call_id in wanted:
+                begun[event.call_id] = event.attempt
+        self._place = len(self._steps)
+        return Earlier(done, begun)
+
+    def _next(self, *kinds: type[Any]) -> Any | None:
+        """Take the next answer if it is of one of these types."""
+        place = self._place
+        while place < len(self._steps) and not isinstance(self._steps[place], STEPS):
+            place += 1
+        if place < len(self._steps) and isinstance(self._steps[place], kinds):
+            self._place = place + 1
+            return self._steps[place]
+        return None
+
+    def _stopped(self) -> Stopped | None:
+        event = self._next(WorkStopped)
+        return None if event is None else Stopped(event.stop, event.text)
+
+    def _asked(self) -> Signal | None:
+        begun = self._place
+        event = self._next(ModelReplied)
+        if event is None:
+            return self._stopped()
+        switches = [each for each in self._steps[begun : self._place] if isinstance(each, ModelSwitched)]
+        self.switched_to = switches[-1].to_model if switches else None
+        reply = ModelReply(event.message, event.usage, event.finish, event.model, refusal=event.refusal)
+        return Replied(reply)
+
+    def _called(self, calls: Sequence[ToolCall]) -> Signal | None:
+        """Return the results of all calls of a reply; None if one of them has none."""
+        place, done = self._place, dict[str, ToolInvoked]()
+        while place < len(self._steps) and not isinstance(self._steps[place], ModelReplied | ObserversRan | WorkStopped):
+            event = self._steps[place]
+            if isinstance(event, ToolInvoked) and event.call_id is not None:
+                done[event.call_id] = event
+            place += 1
+        if any(call.call_id not in done for call in calls) or self._ends_with_retry(place, calls, done):
+            return None
+        self._place = place
+        answers = [(call, *recalled(call, done[call.call_id])) for call in calls]
+        images = tuple(part for call, _, shown in answers for part in image_parts(call.name, shown))
+        stopped = self._next(WorkStopped)
+        return ToolsDone(tuple(message for _, message, _ in answers), stopped and stopped.stop, images)
+
+    def _ends_with_retry(self, place: int, calls: Sequence[ToolCall], done: dict[str, ToolInvoked]) -> bool:
+        """Whether the log ends within a further attempt at a call."""
+        last = self._steps[place - 1] if place == len(self._steps) and place else None
+        return isinstance(last, CallBegun) and last.call_id in done and last.attempt > done[last.call_id].attempt
+
+    def _observed(self) -> Signal | None:
+        event = self._next(ObserversRan)
+        if event is None and all(not isinstance(each, STEPS) for each in self._steps[self._place :]):
+            if not any(isinstance(each, CallBegun) for each in self._steps[self._place :]):
+                return None  # nothing follows: it is not known whether they were asked
+        stopped = self._next(WorkStopped)
+        return Observed("" if event is None else event.text, stopped and stopped.stop)
+
+    def _compacted(self) -> Signal | None:
+        event = self._next(ContextCompacted)
+        if event is None:
+            return self._stopped()
+        raise ConfigurationError("a run whose conversation was compacted cannot be resumed yet")
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """What a run that was interrupted goes on with.
+
+    Attributes:
+        recorded: The answers that are on record.
+        spent: What it had used, with the worst case of the calls that were under way.
+        unknown: Ids of the tool calls of which nobody knows whether they had an effect.
+        worked_seconds: How long it had worked.
+    """
+
+    recorded: Recorded
+    spent: Usage
+    unknown: tuple[str, ...]
+    worked_seconds: float
+
+
+def spent_of(log: Sequence[Envelope], children: Usage) -> tuple[Usage, tuple[str, ...]]:
+    """Return what a run has used by its log, and the tool calls of which nobody knows whether they had an effect.
+
+    The worst case is presumed for a model call that had begun and has neither reply nor failure.
+
+    Args:
+        log: The events of the run.
+        children: What the runs below it have used, of those whose end is not on this log.
+    """
+    usage, open_calls = children, dict[str, CallBegun]()
+    for envelope in log:
+        event = envelope.event
+        match event:
+            case RunResumed():
+                usage, open_calls = event.spent, {}
+            case CallBegun():
+                open_calls[event.node_id] = event
+            case ModelReplied():
+                open_calls.pop(event.node_id, None)
+                usage += Usage(event.usage, event.cost_nanos, model_calls=1, steps=1)
+            case ModelFailed():
+                open_calls.pop(event.node_id or "", None)
+                retries = int(event.attempt > 1)
+                usage += Usage(event.usage, event.cost_nanos, model_calls=1, steps=1, retries=retries)
+            case ToolInvoked() if event.node_id is not None:
+                open_calls.pop(event.node_id, None)
+                usage += Usage(tool_calls=1, steps=1, retries=int(event.attempt > 1))
+            case ChildEnded():
+                usage += event.usage
+            case _:
+                pass
+    unknown: list[str] = []
+    for begun in open_calls.values():
+        if begun.kind == "tool":
+            unknown.append(begun.call_id)
+            usage += Usage(tool_calls=1, steps=1)
+        else:
+            presumed = Presumed(1, begun.worst, begun.worst_nanos)
+            usage += Usage(begun.worst, begun.worst_nanos, model_calls=1, steps=1, presumed=presumed)
+    return usage, tuple(unknown)
+
+
+def worked_seconds(log: Sequence[Envelope]) -> float:
+    """Return how long processes have worked on a run: each from its first event to its last."""
+    total, began, last = 0.0, datetime.min, datetime.min
+    for place, envelope in enumerate(log):
+        if place == 0 or isinstance(envelope.event, RunResumed):
+            total += (last - began).total_seconds() if place else 0.0
+            began = envelope.at
+        last = envelope.at
+    return total + ((last - began).total_seconds() if log else 0.0)
