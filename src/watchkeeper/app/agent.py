@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
 
 from watchkeeper.app.options import RunOptions, TaskOptions, brief, check_arguments, check_left_to_agent
+from watchkeeper.app.resume import ResumeOptions, aresume, resume
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import ConfigurationError
@@ -151,6 +152,14 @@ class Agent(Generic[OutputT]):
         """Run on one task; see `watchkeeper.arun`, and `run` for the arguments."""
         return await arun(self.prompt(task), session=session, **self._run_with(options))
 
+    def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
+        """Go on with a run of this agent whose process has died; see `watchkeeper.aresume` for the arguments."""
+        return resume(run_id, self._any_task(), **self._resume_with(options))
+
+    async def aresume(self, run_id: str, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
+        """Go on with a run of this agent whose process has died; see `watchkeeper.aresume` for the arguments."""
+        return await aresume(run_id, self._any_task(), **self._resume_with(options))
+
     def run_many(self, tasks: Iterable[Work], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
         """Run on many tasks under one ceiling; see `watchkeeper.run_many`.
 
@@ -166,6 +175,9 @@ class Agent(Generic[OutputT]):
 
     def _any_task(self) -> Prompt[OutputT]:
         return Prompt(self.template).with_variables(instructions=self.instructions)
+
+    def _resume_with(self, options: ResumeOptions) -> dict[str, Any]:
+        return {"model": self.model, **self.options, **options}
 
     def _run_with(self, options: RunOptions) -> dict[str, Any]:
         check_left_to_agent(options)

@@ -146,6 +146,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "ledger": Rule(_is_ledger, "a path or an open ledger; leave it out for the usual one"),
     "raise_on_stop": Rule(_any_of(bool), "True or False"),
     "parent": Rule(lambda value: False, "None, for an independent run; else leave it out", True),
+    "origin": Rule(lambda value: isinstance(value, Mapping), "a dict of plain values"),
     "clock": Rule(_with("now", "monotonic", "call_at"), "a Clock, for example SystemClock()"),
     "ids": Rule(_with("uuid", "span_id"), "an IdSource, for example RandomIds(random.Random(7))"),
     "rng": Rule(_with("random", "uniform"), "a random.Random"),
@@ -283,6 +284,7 @@ class RunOptions(TypedDict, total=False):
         raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
         parent: None makes the run independent of the run, block or context in which it is started; its record says so.
             By default the run is part of it: the outer limits hold too, and its use is counted there.
+        origin: How the run was started, kept on its record; the command line reads it when the run is resumed.
         clock: Time.
         ids: Identifiers.
         rng: Randomness, for backoff.
@@ -303,6 +305,7 @@ class RunOptions(TypedDict, total=False):
     ledger: Ledger | LedgerLike
     raise_on_stop: bool
     parent: None
+    origin: Mapping[str, Any]
     clock: Clock
     ids: IdSource
     rng: random.Random

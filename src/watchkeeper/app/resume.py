@@ -1,15 +1,18 @@
 """`resume`: goes on with a run whose process has died, from what is on record of it.
 
 The run keeps its id, its log and its limits; what was used before counts. Completed model calls and tool calls are not
-repeated (`loop/resume`). Everything that cannot be stored (the code, clients, secrets, resources) comes from the caller.
+repeated (`loop/resume`). Everything that is not on record (the code, clients, secrets, resources) comes from the caller.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TypeVar, Unpack, cast
+from typing import Any, Generic, TypeVar, Unpack, cast
+
+import msgspec
 
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.options import RunOptions, check_arguments, options_for_run
@@ -20,6 +23,7 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.model import Model
 from watchkeeper.core.usage import Usage
+from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import RunResult
@@ -31,50 +35,123 @@ from watchkeeper.store.sqlite import DEFAULT
 OutputT = TypeVar("OutputT")
 
 
+class ResumeOptions(RunOptions, total=False):
+    """The options of `resume`: those of a run, and these.
+
+    Attributes:
+        limits: New limits for all attempts together; those on record by default.
+        fresh_limits: Whether what was used before does not count.
+        accept_changes: Whether the run may go on although its prompt, tools, answer type or models have changed.
+        prepare: Registers the reducers that the session of the run had.
+    """
+
+    limits: Limits | None
+    fresh_limits: bool
+    accept_changes: bool
+    prepare: Callable[[Session], object]
+
+
+OWN: frozenset[str] = frozenset(ResumeOptions.__annotations__.keys() - RunOptions.__annotations__.keys())
+
+
 def resume(
     run_id: str,
     prompt: Prompt[OutputT] | PromptTemplate[OutputT],
     *,
     model: Model | str,
-    limits: Limits | None = None,
-    prepare: Callable[[Session], object] | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[ResumeOptions],
+) -> RunResult[OutputT]:
+    """Go on with a run that was interrupted, to its end, and return how it ended; see `aresume` for the arguments."""
+    order = _Order.of(run_id, prompt, model, options)
+    with order.store() as store:
+        return cast("RunResult[OutputT]", order.request(store).wait("aresume"))
+
+
+async def aresume(
+    run_id: str,
+    prompt: Prompt[OutputT] | PromptTemplate[OutputT],
+    *,
+    model: Model | str,
+    **options: Unpack[ResumeOptions],
 ) -> RunResult[OutputT]:
     """Go on with a run that was interrupted, to its end, and return how it ended.
 
     Args:
         run_id: Its id, or the beginning of it.
-        prompt: The prompt of the run; its messages are those on record.
+        prompt: The prompt of the run; values that it lacks are those on record.
         model: The model that answers from here on.
-        limits: New limits over all attempts together; those on record by default.
-        prepare: Registers the reducers that the session of the run had.
-        options: See `RunOptions`; ``store`` is the store of the run.
+        options: See `ResumeOptions`; ``store`` is the store of the run.
 
     Raises:
-        ConfigurationError: If the run cannot go on with what is given; nothing was spent or changed.
+        ConfigurationError: If the run has ended, or cannot go on with what is given; nothing was spent.
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
-    check_arguments({"prompt": prompt, "model": model})
-    given = options_for_run(options)
-    store = open_store(given.get("store", DEFAULT))
-    if store is None:
-        raise ConfigurationError("there is no store (store=None), so there is no run to go on with")
-    try:
-        session, resumed = taken_over(store, run_id, prepare, given.get("clock", SYSTEM_CLOCK))
-        if limits is None:
-            limits = resumed.recorded.started.limit_values or Limits()
-        request = Request(
+    order = _Order.of(run_id, prompt, model, options)
+    with order.store() as store:
+        request = await run_in_worker(order.request, store)
+        return cast("RunResult[OutputT]", await request.carry_out())
+
+
+@dataclass(frozen=True, slots=True)
+class _Order(Generic[OutputT]):
+    """What the caller asked for."""
+
+    run_id: str
+    prompt: Prompt[OutputT]
+    model: Model | str
+    options: RunOptions
+    own: ResumeOptions
+
+    @classmethod
+    def of(
+        cls,
+        run_id: str,
+        prompt: Prompt[OutputT] | PromptTemplate[OutputT],
+        model: Model | str,
+        options: ResumeOptions,
+    ) -> _Order[OutputT]:
+        check_arguments({"prompt": prompt, "model": model})
+        own: Any = {name: value for name, value in options.items() if name in OWN}
+        given: Any = {name: value for name, value in options.items() if name not in OWN}
+        if own.get("limits") is not None:
+            check_arguments({"limits": own["limits"]})
+        bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
+        return cls(run_id, bound, model, options_for_run(given), own)
+
+    @contextmanager
+    def store(self) -> Iterator[RunStore]:
+        """Open the store; one that the caller has opened stays open."""
+        named = self.options.get("store", DEFAULT)
+        store = open_store(named)
+        if store is None:
+            raise ConfigurationError("there is no store (store=None), so there is no run to go on with")
+        try:
+            yield store
+        finally:
+            if store is not named:
+                store.close()
+
+    def request(self, store: RunStore) -> Request[OutputT]:
+        """Take the run over, and return the request that goes on with it."""
+        own, clock = self.own, self.options.get("clock", SYSTEM_CLOCK)
+        session, resumed = taken_over(store, self.run_id, own.get("prepare"), clock)
+        resumed = msgspec.structs.replace(resumed, accept_changes=own.get("accept_changes", False))
+        if own.get("fresh_limits", False):
+            resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
+        recorded = resumed.recorded
+        limits = own.get("limits") or recorded.started.limit_values or Limits()
+        prompt, opened = self.prompt, recorded.opened
+        if opened is not None:
+            params = {**{type(value): value for value in opened.params}, **prompt.params}
+            prompt = replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
+        return Request(
             prompt,
-            model,
+            self.model,
             without(limits, resumed.worked_seconds),
-            {**given, "store": store},
+            cast("Any", {**self.options, "store": store}),
             session,
             resumed=resumed,
         )
-        return cast("RunResult[OutputT]", request.wait("aresume"))
-    finally:
-        if store is not given.get("store"):
-            store.close()
 
 
 def taken_over(
@@ -90,15 +167,17 @@ def taken_over(
     if run.ended_at is not None:
         raise ConfigurationError(f"the run {run.run_id} has ended: {run.sentence()}")
     if run.items is not None or run.is_block:
-        raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed yet")
-    store.take_over(run.run_id)
+        raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
     envelopes = [loaded(event) for event in store.events(run.run_id)]
     recorded = Recorded(envelopes)
-    context = recorded.started.run_context
+    if recorded.opened is not None and recorded.opened.not_resumable:
+        raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {recorded.opened.not_resumable}")
     try:
-        session = Session.restored(envelopes, context.session_id, prepare=prepare, clock=clock)
+        session = Session.restored(envelopes, recorded.started.run_context.session_id, prepare=prepare, clock=clock)
     except SessionError as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
+    if store.take_over(run.run_id) != len(envelopes):
+        raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
     spent, unknown = spent_of(recorded.log, Usage())
     return session, Resumed(recorded, spent, unknown, worked_seconds(recorded.log))
 

@@ -29,6 +29,7 @@ from watchkeeper.containment.enclosing import refuse_own
 from watchkeeper.containment.execution_context import Around, ExecutionContext
 from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
 from watchkeeper.accounting.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
@@ -39,18 +40,20 @@ from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.driver import Ending, drive
-from watchkeeper.loop.resume import Resumed
+from watchkeeper.loop.resume import Resumed, digests_of
 from watchkeeper.loop.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
+from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, RunOpened
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
+from watchkeeper.session.tagging import check
 from watchkeeper.shield.decision import ChainMetadata
 from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.tools.filesystems import HostFilesystem
 from watchkeeper.tools.resources import Resources
 
 OutputT = TypeVar("OutputT")
@@ -411,12 +414,36 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     start = opened.start
     plan = opened.plan(opened.prompt, opened.gate)
 
+    scope = opened.scope(start.session, opened.gate, start.context)
+
     async def once_on_record(*run: Any) -> Ending:
-        opened.begun()
+        if start.resumed is None or start.resumed.recorded.opened is None:
+            await scope.announce(partial(_run_opened, opened, plan))
         return await drive(*run)
 
-    scope = opened.scope(start.session, opened.gate, start.context)
     return await execute(plan, scope, once_on_record, start.resumed)
+
+
+def _run_opened(opened: _Opened[Any], plan: RunPlan[Any]) -> RunOpened:
+    """Return what another process needs to go on with the run."""
+    prompt, options, start = opened.prompt, opened.options, opened.start
+    params, variables, why = tuple(prompt.params.values()), dict(prompt.variables), ""
+    try:
+        check((params, variables))
+    except CodecError as error:
+        params, variables, why = (), {}, f"its parameters cannot be stored: {error}"
+    files = options.get("filesystem")
+    if files is not None and not isinstance(files, HostFilesystem):
+        why = why or f"what its tools change in a {type(files).__name__} is not on record"
+    return RunOpened(
+        run_id=start.context.run_id,
+        origin=options.get("origin", {}),
+        params=params,
+        variables=variables,
+        digests=digests_of(plan),
+        not_resumable=why,
+        created_at=start.clock.now(),
+    )
 
 
 def over_all(limits: Limits) -> Limits:

@@ -8,12 +8,14 @@ only if its tool is declared read-only or idempotent; otherwise the agent is tol
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from typing import Any
 
 import msgspec
 
+from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import Message, ToolCall, Transcript
 from watchkeeper.core.model import STATES, ModelReply
@@ -45,12 +47,15 @@ from watchkeeper.runtime.events import (
     NoticeAppended,
     ObserversRan,
     RunEnded,
+    RunOpened,
     RunResumed,
     RunStarted,
     WorkStopped,
 )
+from watchkeeper.runtime.plan import RunPlan
 from watchkeeper.runtime.result import transcript_of
 from watchkeeper.session.log import Envelope
+from watchkeeper.session.tagging import dump
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import image_parts
 
@@ -66,6 +71,7 @@ class Recorded:
     Attributes:
         started: The run's first event.
         opening: The conversation as it was before the first model call.
+        opened: What the run was made of; None if its process died before that was on record.
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
     """
 
@@ -86,6 +92,7 @@ class Recorded:
         self.opening: Transcript = transcript_of(log[: first + (0 if rendered is None else rendered + 1)])
         self.is_rendered = rendered is not None
         events = [envelope.event for envelope in self.log]
+        self.opened: RunOpened | None = next((event for event in events if isinstance(event, RunOpened)), None)
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         self._steps = [event for event in events if isinstance(event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
         self._place = 0
@@ -206,12 +213,42 @@ class Resumed(msgspec.Struct, frozen=True):
         spent: What it had used, with the worst case of the calls that were under way.
         unknown: Ids of the tool calls of which nobody knows whether they had an effect.
         worked_seconds: How long it had worked.
+        accept_changes: Whether prompt, tools and models may differ from those on record.
     """
 
     recorded: Recorded
     spent: Usage
     unknown: tuple[str, ...]
     worked_seconds: float
+    accept_changes: bool = False
+
+    def changes(self, digests: Mapping[str, str]) -> tuple[str, ...]:
+        """Return what differs from the record, in the order in which the digests are named.
+
+        Raises:
+            ConfigurationError: If something differs, and that is not accepted.
+        """
+        opened = self.recorded.opened
+        before = {} if opened is None else opened.digests
+        changed = tuple(name for name, digest in digests.items() if before.get(name, digest) != digest)
+        if changed and not self.accept_changes:
+            raise ConfigurationError(
+                f"the run {self.recorded.started.run_context.run_id} cannot go on as it was: its {' and '.join(changed)}"
+                " changed since it began; undo that, or accept it (accept_changes=True, --accept-changes)"
+            )
+        return changed
+
+
+def digests_of(plan: RunPlan[Any]) -> dict[str, str]:
+    """Return digests of what a run is made of, by which a change is noticed."""
+    prompt = plan.prompt
+    parts: dict[str, Any] = {
+        "messages": [dump(message) for message in prompt.messages],
+        "tools": [[tool.name, tool.description, tool.schema] for tool in prompt.tools],
+        "output": None if prompt.output is None else prompt.output.schema,
+        "models": [each.label for each in plan.models],
+    }
+    return {name: sha256(encode(part)).hexdigest()[:16] for name, part in parts.items()}
 
 
 def spent_of(log: Sequence[Envelope], children: Usage) -> tuple[Usage, tuple[str, ...]]:

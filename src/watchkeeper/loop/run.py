@@ -30,7 +30,7 @@ from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.kernel.turn_machine import End
 from watchkeeper.loop.driver import Drive, drive
-from watchkeeper.loop.resume import Resumed
+from watchkeeper.loop.resume import Resumed, digests_of
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted, log_end
@@ -79,7 +79,7 @@ async def execute(
     else:
         began -= resumed.worked_seconds
         recorded, started = resumed.recorded, resumed.recorded.started
-        _announce_again(scope, resumed)
+        _announce_again(plan, scope, resumed)
         transcript = recorded.opening if recorded.is_rendered else _opening(plan, scope)
     try:
         ending = await drive(plan, scope, transcript, execute, recorded)
@@ -122,9 +122,14 @@ def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
     return started
 
 
-def _announce_again(scope: RunScope, resumed: Resumed) -> None:
-    """Record that an interrupted run goes on."""
+def _announce_again(plan: RunPlan[Any], scope: RunScope, resumed: Resumed) -> None:
+    """Record that an interrupted run goes on.
+
+    Raises:
+        ConfigurationError: If it is made of other things than it was, and that is not accepted.
+    """
     gate = scope.gate
+    changes = resumed.changes(digests_of(plan))
     scope.record(
         RunResumed(
             run_id=scope.run_context.run_id,
@@ -136,6 +141,7 @@ def _announce_again(scope: RunScope, resumed: Resumed) -> None:
             unknown=resumed.unknown,
             worked_seconds=resumed.worked_seconds,
             created_at=scope.clock.now(),
+            changes=changes,
         )
     )
 

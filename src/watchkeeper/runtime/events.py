@@ -174,6 +174,31 @@ class WorkStopped(msgspec.Struct, frozen=True):
     created_at: datetime
 
 
+@event("run_opened")
+class RunOpened(msgspec.Struct, frozen=True):
+    """What another process needs to go on with a run; recorded only where there is a store.
+
+    Secrets, clients and resources are not on record: the other process has its own.
+
+    Attributes:
+        run_id: Id of the run.
+        origin: What the command line was told, so that it can start the run again; empty for a run from Python.
+        params: The values that the prompt was bound to.
+        variables: Its values by placeholder.
+        digests: Of what the run was made of: ``messages``, ``tools``, ``output``, ``models``.
+        not_resumable: Why no other process can go on with it; empty if one can.
+        created_at: The time of the event.
+    """
+
+    run_id: UUID
+    origin: Mapping[str, Any]
+    params: tuple[Any, ...]
+    variables: Mapping[str, Any]
+    digests: Mapping[str, str]
+    not_resumable: str
+    created_at: datetime
+
+
 @event("run_resumed")
 class RunResumed(msgspec.Struct, frozen=True):
     """A run that was interrupted goes on in another process.
@@ -188,6 +213,7 @@ class RunResumed(msgspec.Struct, frozen=True):
         unknown: Ids of the tool calls of which nobody knows whether they had an effect.
         worked_seconds: How long it had worked.
         created_at: The time of the event.
+        changes: What differed from the record, and was accepted: see `RunOpened.digests`.
     """
 
     run_id: UUID
@@ -199,6 +225,7 @@ class RunResumed(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...]
     worked_seconds: float
     created_at: datetime
+    changes: tuple[str, ...] = ()
 
 
 @event("call_ended")
