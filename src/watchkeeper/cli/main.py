@@ -177,6 +177,34 @@ def run_command(
     raise typer.Exit(running.carry_out(order))
 
 
+@app.command("resume")
+@with_limit_options
+def resume_command(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
+    model: Annotated[str | None, option("Another model than that of the run.")] = None,
+    ceilings: Annotated[Mapping[str, str | None], "an option for every limit that has one"] = NONE_GIVEN,
+    timeout: Annotated[str | None, option("Most time for the whole, what it has worked included.", "TIME")] = None,
+    fresh_limits: Annotated[
+        bool, option("What it has used before does not count.", None, "--fresh-limits")
+    ] = False,
+    accept_changes: Annotated[
+        bool, option("Go on although its prompt, tools or models have changed.", None, "--accept-changes")
+    ] = False,
+    as_json: Annotated[bool, option("Print the result as JSON, and nothing else.", None, "--json")] = False,
+    quiet: Annotated[bool, option("Print nothing while it goes on.", None, "--quiet", "-q")] = False,
+    store: Store = None,
+) -> None:
+    """Go on with a run whose process has died; what is done is not done again.
+
+    Limits that are named hold for all that the run has used; without them, its old limits hold.
+    """
+    given = {"model": model, "store": store, "timeout": timeout, **ceilings}
+    order = running.resume_order(
+        run_id, given, as_json=as_json, quiet=quiet, fresh_limits=fresh_limits, accept_changes=accept_changes
+    )
+    raise typer.Exit(running.carry_out(order))
+
+
 @app.command("runs")
 def runs_command(
     store: Store = None,

@@ -25,10 +25,12 @@ from uuid import UUID
 
 from rich.console import Console
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import ManyOptions, RunOptions
 from watchkeeper.app.models import check_model_text
+from watchkeeper.app.resume import resume
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import (
     Settings,
@@ -51,11 +53,13 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
 from watchkeeper.core.secrets import HELD
 from watchkeeper.core.text import one_line
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.store.ledger_file import ledger_path
-from watchkeeper.store.run_index import StoredRun
+from watchkeeper.runtime.events import RunOpened, RunStarted
+from watchkeeper.store.run_index import StoredRun, untyped
 from watchkeeper.store.run_store import RunStore, store_path
 from watchkeeper.tools.filesystems import HostFilesystem
 
@@ -96,6 +100,9 @@ class Order:
         as_json: Whether to print the result as JSON, and nothing else.
         as_jsonl: Whether to print events as JSON lines, the result last, and nothing else.
         quiet: Whether to print nothing while it goes on.
+        resumes: Id of the run to go on with; None for a new run.
+        fresh_limits: Whether what that run has used before does not count.
+        accept_changes: Whether it may go on although it is made of other things now.
     """
 
     target: str
@@ -112,6 +119,25 @@ class Order:
     as_json: bool = False
     as_jsonl: bool = False
     quiet: bool = False
+    resumes: str | None = None
+    fresh_limits: bool = False
+    accept_changes: bool = False
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What `resume_order` needs to go on with the run, as plain values."""
+        path, name = agent_file(self.target)
+        plain: dict[str, Any] = {
+            "target": f"{path.absolute()}:{name}",
+            "folder": str(Path.cwd()),
+            "given": {name: value for name, value in self.given.items() if value is not None and name != "store"},
+            "params": list(self.params),
+            "fallback": list(self.fallback),
+            "files": None if self.files is None else str(self.files.absolute()),
+            "after": self.after,
+            "notify": self.notify,
+        }
+        return plain
 
     @property
     def for_programs(self) -> bool:
@@ -207,7 +233,7 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
         after = None if order.after is None else loaded.function(order.after, "--after")
         store = open_store(text_from(asked.settings, "store") or "default")
         with nullcontext() if store is None else store:
-            options: RunOptions = {**asked.options, "store": store}
+            options: RunOptions = {**asked.options, "store": store, "origin": order.origin}
             if order.as_jsonl and out is not None and not order.quiet:
                 options["on_record"] = JsonLines(out)
             elif not order.for_programs and not order.quiet:
@@ -268,10 +294,22 @@ def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions, con
     """
     settings = asked.settings
     limits = limits_from(settings, loaded.limits)
+    if order.resumes is not None:
+        limits = limits_on_record(order, cast("RunStore", options.get("store")), settings)
     if limits.account is not None:
         options = {**options, "ledger": text_from(settings, "ledger") or "default"}
     options = {**loaded.options, **options}
     model = choose_model(text_from(settings, "model"), loaded)
+    if order.resumes is not None:
+        return resume(
+            order.resumes,
+            bind(loaded.prompt, asked.values),
+            model=model,
+            limits=limits,
+            fresh_limits=order.fresh_limits,
+            accept_changes=order.accept_changes,
+            **options,
+        )
     if asked.items is None:
         return run(bind(loaded.prompt, asked.values), model=model, limits=limits, **options)
     prompt, items, left_out = bound_items(loaded.prompt, asked.items, asked.values, skip=order.skip_bad)
@@ -283,6 +321,55 @@ def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions, con
     if order.concurrency is not None:
         many["concurrency"] = order.concurrency
     return run_many(prompt, [item for _, item in items], model=model, limits=limits, **many)
+
+
+def limits_on_record(order: Order, store: RunStore, settings: Settings) -> Limits:
+    """Return the limits that a run has on record, changed by those that the order names."""
+    events = store.events(store.find(order.resumes or "").run_id)
+    started = next((event.load() for event in events if event.tag == tag_of(RunStarted)), None)
+    named = {name: setting for name, setting in settings.items() if order.given.get(name) is not None}
+    return limits_from(named, (started and started.limit_values) or Limits())
+
+
+def resume_order(run_id: str, given: Mapping[str, str | None], **more: Any) -> Order:
+    """Return the order to go on with a run as it was started, and move to the folder in which it was.
+
+    Args:
+        run_id: Id of the run, or the beginning of it.
+        given: Settings that are named now; they win over those of the run.
+        **more: Other fields of the order.
+
+    Raises:
+        ConfigurationError: If it was not started from the command line, or its folder is gone.
+        StoreError: If it is not in the store.
+    """
+    path = store_path(text_from(settings_here({"store": given.get("store")}), "store") or "default")
+    if path is None:
+        raise ConfigurationError("there is no store, so there is no run to go on with; name one with --store")
+    with RunStore(path, read_only=True) as store:
+        run = store.find(run_id)
+        opened = next((event for event in store.events(run.run_id) if event.tag == tag_of(RunOpened)), None)
+    origin = untyped(opened.body)["origin"] if opened is not None else {}
+    if not origin:
+        raise ConfigurationError(
+            f"the run {run.run_id} was not started by 'watchkeeper run'; go on with it from Python: agent.resume(...)"
+        )
+    try:
+        os.chdir(origin["folder"])
+    except OSError as error:
+        raise ConfigurationError(f"the folder in which the run was started cannot be entered: {error}") from error
+    files = origin["files"]
+    return Order(
+        target=origin["target"],
+        given={**origin["given"], **{k: v for k, v in given.items() if v is not None}, "store": str(path.absolute())},
+        params=origin["params"],
+        fallback=origin["fallback"],
+        files=None if files is None else Path(files),
+        after=origin["after"],
+        notify=origin["notify"],
+        resumes=run.run_id,
+        **more,
+    )
 
 
 def bound_items(
