@@ -44,7 +44,10 @@ Body = Mapping[str, Any]
 REPEATED: Final = frozenset(("prompt_deadline_assigned", "prompt_executed"))
 """Events whose content is in those around them."""
 
-UNSEEN: Final = REPEATED | {"run_started", "many_started", "many_ended", "run_ended"}
+UNSEEN: Final = REPEATED | {
+    *("run_started", "many_started", "many_ended", "run_ended"),
+    *("run_opened", "call_begun", "work_stopped"),
+}
 """Events without a line: the head and the end of a report, or the lines around it, have their content."""
 
 SEVERITIES: Final = ("info", "caution", "warning")
@@ -216,6 +219,17 @@ def _slice_edited(body: Body) -> Line:
     return Line("·", "dim", f"{body['edit']} {str(body['slice_type']).rpartition(':')[2]}", items)
 
 
+def _run_resumed(body: Body) -> Line:
+    tokens, unknown = body["spent"]["tokens"], body["unknown"]
+    used = tokens["input_tokens"] + tokens["output_tokens"]
+    said = f"after event {body['after']:,}; used so far: {used:,} tokens"
+    if unknown:
+        said += f"; it is not known whether {counted(len(unknown), 'tool call')} had an effect"
+    if body["changes"]:
+        said += f"; changed since: {', '.join(body['changes'])}"
+    return Line("↻", "yellow", "resumed", said)
+
+
 FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "prompt_rendered": _prompt_rendered,
     "model_replied": _model_replied,
@@ -226,6 +240,7 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "notice_appended": lambda body: Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT)),
     "observers_ran": _observers_ran,
     "advice_acknowledged": _advice_acknowledged,
+    "run_resumed": _run_resumed,
     "store_failed": lambda body: Line(
         "!", "red", "store failed", one_line(f"{body['then']}: {body['error']}", 2 * CUT)
     ),
@@ -478,7 +493,7 @@ def state_of(run: StoredRun) -> tuple[str, str]:
     if run.damage is not None:
         return "damaged", "red"
     if run.ended_at is None:
-        return "not ended", "cyan"
+        return ("running", "cyan") if run.running else ("interrupted", "red")
     if run.items is not None and run.items_done is not None and run.items_done < run.items:
         return f"{run.items_done} of {run.items} done", "yellow"
     if run.stop is not None:
