@@ -79,6 +79,11 @@ class Recorder:
         else:
             self._loop.call_soon_threadsafe(self._loop.call_later, WRITE_EVERY, self._write_queued)
 
+    def begin(self, session: Session, run_id: UUID) -> None:
+        """Queue what the session holds from before the run, so that its state can be rebuilt."""
+        with self._lock:
+            self._unwritten.extend(Item(run_id, envelope, past=True) for envelope in session.whole_log())
+
     def attach(self, gate: ExecutionContext, session: Session) -> None:
         """Set what a store failure affects: ``gate`` is landed, and ``session`` gets the event."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from uuid import UUID
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
@@ -164,11 +165,11 @@ def taken_over(
         StoreError: If it is not there, is running, or cannot be read.
     """
     run = store.find(run_id)
-    if run.ended_at is not None:
-        raise ConfigurationError(f"the run {run.run_id} has ended: {run.sentence()}")
+    if run.ended_at is not None and run.stop is None:
+        raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
     if run.items is not None or run.is_block:
         raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
-    envelopes = [loaded(event) for event in store.events(run.run_id)]
+    envelopes = [loaded(event) for event in store.events(run.run_id, past=True)]
     recorded = Recorded(envelopes)
     if recorded.opened is not None and recorded.opened.not_resumable:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {recorded.opened.not_resumable}")
@@ -178,8 +179,14 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
     if store.take_over(run.run_id) != len(envelopes):
         raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
-    spent, unknown = spent_of(recorded.log, Usage())
-    return session, Resumed(recorded, spent, unknown, worked_seconds(recorded.log))
+    spent, unknown = spent_of(envelopes[recorded.first :], lambda child: spent_below(store, child))
+    return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
+
+
+def spent_below(store: RunStore, run_id: UUID) -> Usage:
+    """Return what a run has used that was under way below another one when the process died."""
+    log = (loaded(event) for event in store.events(str(run_id)))
+    return spent_of(log, lambda child: spent_below(store, child))[0]
 
 
 def loaded(event: StoredEvent) -> Envelope:
@@ -189,7 +196,7 @@ def loaded(event: StoredEvent) -> Envelope:
         ConfigurationError: If it cannot be read here.
     """
     try:
-        return Envelope(event.seq, event.at, event.load())
+        return event.envelope()
     except CodecError as error:
         raise ConfigurationError(f"event {event.seq} ({event.tag}) cannot be read here: {error}") from error
 

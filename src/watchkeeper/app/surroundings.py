@@ -83,6 +83,8 @@ class Surroundings(msgspec.Struct, frozen=True):
         """
         events, subscribe = None if child else self.events, session.dispatcher.subscribe_all
         endings = [] if events is None else [subscribe(lambda envelope: events.put((envelope.event,)))]
+        if self.record is not None:
+            self.record.begin(session, run_id)
         takers: tuple[Recorder | Listener[tuple[UUID, Envelope]], ...]
         takers = self.records if self.record is None else (self.record, *self.records)
         endings += [subscribe(partial(_put_record, records, run_id)) for records in takers]

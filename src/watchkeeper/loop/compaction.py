@@ -338,6 +338,10 @@ class Compaction:
         self._children = children
         self._opening = opening_of(scope.session.log, transcript)
 
+    def recall(self) -> None:
+        """Take in that a new segment was begun by an earlier process: it begins with the old one's opening."""
+        self._opening = tuple(range(len(self._opening)))
+
     async def compact(self, stop: Stop, turns: int) -> Compacted | Stopped:
         """Begin a new segment; if that fails, return the stop that ends the work.
 

@@ -25,6 +25,7 @@ from watchkeeper.kernel.turn_machine import (
     Checked,
     Command,
     Compact,
+    Compacted,
     End,
     Observe,
     Observed,
@@ -198,6 +199,8 @@ class _Driver:
         if isinstance(signal, Replied):
             self.reply = signal.reply
             self.models.recall(signal.reply, recorded.switched_to)
+        elif isinstance(signal, Compacted) and self.compaction is not None:
+            self.compaction.recall()
         return signal
 
     async def _execute(self, command: Command) -> Signal:

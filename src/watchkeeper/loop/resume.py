@@ -8,10 +8,11 @@ only if its tool is declared read-only or idempotent; otherwise the agent is tol
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 
@@ -26,6 +27,7 @@ from watchkeeper.kernel.turn_machine import (
     Checked,
     Command,
     Compact,
+    Compacted,
     Observe,
     Observed,
     Replied,
@@ -39,6 +41,7 @@ from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import (
     CallBegun,
     ChildEnded,
+    ChildStarted,
     CompletionChecked,
     ContextCompacted,
     ModelFailed,
@@ -51,9 +54,10 @@ from watchkeeper.runtime.events import (
     RunResumed,
     RunStarted,
     WorkStopped,
+    segment_of,
 )
 from watchkeeper.runtime.plan import RunPlan
-from watchkeeper.runtime.result import transcript_of
+from watchkeeper.runtime.result import as_continued, transcript_of
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump
 from watchkeeper.tools.context import ToolInvoked
@@ -70,7 +74,9 @@ class Recorded:
 
     Attributes:
         started: The run's first event.
-        opening: The conversation as it was before the first model call.
+        first: Its place on the log.
+        opening: The conversation as it was before the first model call; the loop continues it.
+        after: Number of the last event that counts.
         opened: What the run was made of; None if its process died before that was on record.
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
     """
@@ -85,11 +91,11 @@ class Recorded:
         if first is None:
             raise ConfigurationError("there is no run on this log")
         self.started: RunStarted = log[first].event
-        self.log = log[first:]
-        if any(isinstance(envelope.event, RunEnded) for envelope in self.log):
-            raise ConfigurationError(f"the run {self.started.run_context.run_id} has ended")
+        self.first = first
+        self.log = without_end(as_continued(log[first:]))
         rendered = next((place for place, each in enumerate(self.log) if isinstance(each.event, PromptRendered)), None)
         self.opening: Transcript = transcript_of(log[: first + (0 if rendered is None else rendered + 1)])
+        self.after = self.log[-1].seq
         self.is_rendered = rendered is not None
         events = [envelope.event for envelope in self.log]
         self.opened: RunOpened | None = next((event for event in events if isinstance(event, RunOpened)), None)
@@ -202,7 +208,36 @@ class Recorded:
         event = self._next(ContextCompacted)
         if event is None:
             return self._stopped()
-        raise ConfigurationError("a run whose conversation was compacted cannot be resumed yet")
+        return Compacted(segment_of(list(self.opening), event.opening, event.summary, event.kept))
+
+
+FINAL: Final = frozenset({"refused", "incomplete", "output_invalid", "empty_answer", "unverified"})
+"""Stops that are the outcome of the work itself: the same would come again."""
+
+
+def without_end(log: Sequence[Envelope]) -> Sequence[Envelope]:
+    """Return the events of a run without its end, its last turn, and what stopped it.
+
+    Raises:
+        ConfigurationError: If it was not stopped by a limit or a fault.
+    """
+    kept = list(log)
+    last = next((each.event for each in reversed(kept) if isinstance(each.event, RunEnded)), None)
+    if last is None:
+        return kept
+    if last.stop is None or last.stop.reason in FINAL:
+        said = "is done" if last.stop is None else f"has come to its outcome: {last.stop.message}"
+        raise ConfigurationError(f"the run {last.run_id} {said}; continue its session in a new run instead")
+    while kept and not _counts(kept[-1].event):
+        kept.pop()
+    return kept
+
+
+def _counts(event: object) -> bool:
+    """Whether an event near the end of a stopped run is work, and not a part of its last turn."""
+    if isinstance(event, ModelReplied):
+        return not event.landing
+    return isinstance(event, ToolInvoked | PromptRendered | RunOpened | ContextCompacted | RunStarted | RunResumed)
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -251,21 +286,21 @@ def digests_of(plan: RunPlan[Any]) -> dict[str, str]:
     return {name: sha256(encode(part)).hexdigest()[:16] for name, part in parts.items()}
 
 
-def spent_of(log: Sequence[Envelope], children: Usage) -> tuple[Usage, tuple[str, ...]]:
+def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple[Usage, tuple[str, ...]]:
     """Return what a run has used by its log, and the tool calls of which nobody knows whether they had an effect.
 
     The worst case is presumed for a model call that had begun and has neither reply nor failure.
 
     Args:
         log: The events of the run.
-        children: What the runs below it have used, of those whose end is not on this log.
+        used_by: Returns what a run below it has used whose end is not on this log.
     """
-    usage, open_calls = children, dict[str, CallBegun]()
+    usage, open_calls, open_runs = Usage(), dict[str, CallBegun](), dict[UUID, None]()
     for envelope in log:
         event = envelope.event
         match event:
             case RunResumed():
-                usage, open_calls = event.spent, {}
+                usage, open_calls, open_runs = event.spent, {}, {}
             case CallBegun():
                 open_calls[event.node_id] = event
             case ModelReplied():
@@ -278,10 +313,14 @@ def spent_of(log: Sequence[Envelope], children: Usage) -> tuple[Usage, tuple[str
             case ToolInvoked() if event.node_id is not None:
                 open_calls.pop(event.node_id, None)
                 usage += Usage(tool_calls=1, steps=1, retries=int(event.attempt > 1))
+            case ChildStarted():
+                open_runs[event.run_context.run_id] = None
             case ChildEnded():
+                open_runs.pop(event.run_id, None)
                 usage += event.usage
             case _:
                 pass
+    usage = sum(map(used_by, open_runs), usage)
     unknown: list[str] = []
     for begun in open_calls.values():
         if begun.kind == "tool":

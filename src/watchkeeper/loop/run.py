@@ -133,7 +133,7 @@ def _announce_again(plan: RunPlan[Any], scope: RunScope, resumed: Resumed) -> No
     scope.record(
         RunResumed(
             run_id=scope.run_context.run_id,
-            after=len(scope.session.log),
+            after=resumed.recorded.after,
             limits=gate.limits.describe(),
             limit_values=gate.limits,
             deadline=gate.deadline.at if gate.deadline else None,

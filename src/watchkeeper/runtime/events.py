@@ -205,7 +205,8 @@ class RunResumed(msgspec.Struct, frozen=True):
 
     Attributes:
         run_id: Id of the run.
-        after: Number of the last event before the interruption.
+        after: Number of the last event from which it goes on; what came after it, the end of a stopped run and its
+            last turn, is not part of the conversation any more.
         limits: The limits in force from here on, in words; what was used before counts.
         limit_values: The same as values.
         deadline: The moment at which it must be over, if there is one.

@@ -7,7 +7,7 @@ conversation, which is kept nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -38,6 +38,7 @@ from watchkeeper.runtime.events import (
     NoticeAppended,
     ObserversRan,
     RunEnded,
+    RunResumed,
     RunStarted,
     segment_of,
 )
@@ -432,7 +433,7 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
         results.clear()
         images.clear()
 
-    for envelope in log:
+    for envelope in as_continued(log):
         match envelope.event:
             case ToolInvoked(call_id=str(call_id), name=name, rendered_output=text) as invoked:
                 results[call_id] = ToolMessage(call_id, name, text, is_error=not invoked.success)
@@ -460,6 +461,17 @@ def transcript_of(log: Iterable[Envelope]) -> Transcript:
                 pass
     flush()
     return transcript
+
+
+def as_continued(log: Iterable[Envelope]) -> Sequence[Envelope]:
+    """Return the events of a log without those that a resumed run has taken back: its end, and its last turn."""
+    kept: list[Envelope] = []
+    for envelope in log:
+        if isinstance(envelope.event, RunResumed):
+            while kept and kept[-1].seq > envelope.event.after:
+                kept.pop()
+        kept.append(envelope)
+    return kept
 
 
 def images_of(result: object) -> tuple[ImagePart, ...]:

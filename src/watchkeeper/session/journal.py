@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, cast
@@ -22,8 +21,8 @@ import msgspec
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ReducerError, SessionError
 from watchkeeper.session.log import Dispatcher, Envelope, InProcessDispatcher, RolledBack, StateInherited, report
-from watchkeeper.session.reducers import EMPTY, Reducers, Slices, check_serialisable, refuse_in_reducer
-from watchkeeper.session.slices import Origin, Reducer, SliceView, Snapshot
+from watchkeeper.session.reducers import EMPTY, Reducers, Slices, apply, check_serialisable, refuse_in_reducer
+from watchkeeper.session.slices import Origin, Reducer, SliceChange, SliceView, Snapshot
 
 
 class State(msgspec.Struct, frozen=True):
@@ -65,27 +64,32 @@ class Journal:
         self._queue: deque[Envelope | InProcessDispatcher] = deque()
         self._owner = object()
         self._ended: str | None = None
+        self._inherited: Slices = {}
         self._state = state
 
     def restore(self, envelopes: Iterable[Envelope]) -> None:
         """Take in the events of an earlier process; call it before this journal is shared.
 
-        Nothing is published. An event on which a reducer fails changes no slice, as when it was recorded.
+        Nothing is published. No reducer is asked: every envelope says what its event changed.
 
         Raises:
             SessionError: If the log is not complete.
         """
-        state = self._state
+        state, none = self._state, Reducers()
         past: dict[int, Slices] = {0: state.slices}
         for envelope in envelopes:
             event, slices = envelope.event, state.slices
-            if envelope.seq != len(state.log) + 1 or isinstance(event, StateInherited):
-                raise SessionError("the session began with a state that is not on its log, so it cannot be rebuilt")
-            if isinstance(event, RolledBack):
+            if envelope.seq != len(state.log) + 1:
+                raise SessionError(f"event {len(state.log) + 1} of the session is missing, so it cannot be rebuilt")
+            if envelope.changes is not None:
+                changed = dict(slices)
+                for change in envelope.changes:
+                    apply(changed, change, self._owner)
+                slices = changed
+            elif isinstance(event, RolledBack):
                 slices = past[event.seq] if event.snapshot is None else event.snapshot.slices
             else:
-                with suppress(ReducerError):
-                    slices = self._reducers.reduce(slices, event, self._owner)
+                slices, _ = none.reduce(slices, event, self._owner)
             past[envelope.seq] = slices
             state = State(state.log.appended(envelope, self._owner), slices, state.writes)
         self._state = state
@@ -103,7 +107,16 @@ class Journal:
         self._reducers = parent._reducers.copy()
         if snapshot is not None:
             event = StateInherited(snapshot.session_id, snapshot.seq)
+            self._inherited = snapshot.slices
             self._state = self._with(EMPTY_STATE, event, snapshot.slices, EMPTY)
+
+    def whole_log(self) -> Iterator[Envelope]:
+        """Yield the log with all that is needed to rebuild the slices: also the state that it was begun with."""
+        for envelope in self.read_log():
+            if isinstance(envelope.event, StateInherited) and envelope.changes is None:
+                changes = tuple(SliceChange(kind, "replace", view) for kind, view in self._inherited.items())
+                envelope = msgspec.structs.replace(envelope, changes=changes)
+            yield envelope
 
     def read(self) -> State:
         """Return the current state."""
@@ -154,7 +167,7 @@ class Journal:
             try:
                 after = self._after(before, event)
             except ReducerError as error:
-                failure, after = error, self._with(before, event, before.slices, before.writes)
+                failure, after = error, self._with(before, event, before.slices, before.writes, ())
             envelope = cast("Envelope", after.log.latest())
             self.refuse_if_ended()  # a branch may have been discarded while its reducers ran
             self._state = after
@@ -257,8 +270,8 @@ class Journal:
     def _after(self, state: State, event: Any) -> State:
         if isinstance(event, RolledBack) and event.snapshot is not None:
             return self._rolled_back(state, event.snapshot)
-        slices = self._reducers.reduce(state.slices, event, self._owner)
-        return self._with(state, event, slices, self._written(state, event))
+        slices, changes = self._reducers.reduce(state.slices, event, self._owner)
+        return self._with(state, event, slices, self._written(state, event), changes)
 
     def _rolled_back(self, state: State, snapshot: Snapshot) -> State:
         """Return the state after a rollback.
@@ -276,8 +289,15 @@ class Journal:
     def _written(self, state: State, event: Any) -> SliceView[Any]:
         return state.writes if self._dispatcher is not None else state.writes.appended(event, self._owner)
 
-    def _with(self, state: State, event: Any, slices: Slices, writes: SliceView[Any]) -> State:
-        envelope = Envelope(len(state.log) + 1, self._clock.now(), event)
+    def _with(
+        self,
+        state: State,
+        event: Any,
+        slices: Slices,
+        writes: SliceView[Any],
+        changes: tuple[SliceChange, ...] | None = None,
+    ) -> State:
+        envelope = Envelope(len(state.log) + 1, self._clock.now(), event, changes)
         return State(state.log.appended(envelope, self._owner), slices, writes)
 
     def refuse_if_ended(self) -> None:

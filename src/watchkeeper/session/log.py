@@ -21,7 +21,7 @@ from watchkeeper.core.codec import is_pydantic
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import stored_as, tag_of
-from watchkeeper.session.slices import SliceView, Snapshot
+from watchkeeper.session.slices import SliceChange, SliceView, Snapshot
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -62,11 +62,14 @@ class Envelope(msgspec.Struct, frozen=True):
         seq: Its position on the log; 1 for the first.
         at: When it was recorded, in UTC.
         event: The event itself.
+        changes: What reducers made of it; None where none was registered for it, so that it is in the slice of its own
+            type, and for the events that a session records about itself.
     """
 
     seq: int
     at: datetime
     event: Any
+    changes: tuple[SliceChange, ...] | None = None
 
 
 class EventLog(Sequence[Envelope]):

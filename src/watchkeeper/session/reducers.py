@@ -17,7 +17,7 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ReducerError, SessionError
 from watchkeeper.core.text import error_text
 from watchkeeper.session.log import BUILT_IN, RolledBack, SliceEdited, StateInherited, name_of
-from watchkeeper.session.slices import Append, Clear, Extend, Op, Reducer, Replace, SliceView
+from watchkeeper.session.slices import Append, Clear, Extend, Op, Reducer, Replace, SliceChange, SliceView
 from watchkeeper.session.tagging import check
 
 Slices = Mapping[type, SliceView[Any]]
@@ -83,8 +83,10 @@ class Reducers:
         registered = self._by_event.get(event_type)
         return registered is None or any(slice_type is event_type for slice_type, _ in registered)
 
-    def reduce(self, slices: Slices, event: object, owner: object) -> Slices:
-        """Return the slices after an event.
+    def reduce(
+        self, slices: Slices, event: object, owner: object
+    ) -> tuple[Slices, tuple[SliceChange, ...] | None]:
+        """Return the slices after an event, and what its reducers changed; None if it has none.
 
         Raises:
             ReducerError: If a reducer raised or returned an invalid result.
@@ -94,16 +96,24 @@ class Reducers:
         registered = self._by_event.get(event_type)
         if registered is None:
             if event_type in BUILT_IN:
-                return _built_in(slices, event, owner)
-            return {**slices, event_type: slices.get(event_type, EMPTY).appended(event, owner)}
-        changed = dict(slices)
+                return _built_in(slices, event, owner), None
+            return {**slices, event_type: slices.get(event_type, EMPTY).appended(event, owner)}, None
+        changed, changes = dict(slices), list[SliceChange]()
         _reduction.running = True
         try:
             for slice_type, reducer in registered:
-                _put(changed, slice_type, _reduced(changed.get(slice_type, EMPTY), slice_type, reducer, event, owner))
+                change = _reduced(changed.get(slice_type, EMPTY), slice_type, reducer, event)
+                apply(changed, change, owner)
+                changes.append(change)
         finally:
             _reduction.running = False
-        return changed
+        return changed, tuple(changes)
+
+
+def apply(slices: dict[type, SliceView[Any]], change: SliceChange, owner: object) -> None:
+    """Make a change in a mapping of slices."""
+    before = slices.get(change.slice_type, EMPTY) if change.op == "extend" else EMPTY
+    _put(slices, change.slice_type, before.extended(change.items, owner))
 
 
 def _put(slices: dict[type, SliceView[Any]], slice_type: type, view: SliceView[Any]) -> None:
@@ -115,18 +125,18 @@ def _put(slices: dict[type, SliceView[Any]], slice_type: type, view: SliceView[A
 
 
 def _reduced(
-    view: SliceView[Any], slice_type: type, reducer: Reducer[Any, Any], event: Any, owner: object
-) -> SliceView[Any]:
+    view: SliceView[Any], slice_type: type, reducer: Reducer[Any, Any], event: Any
+) -> SliceChange:
     try:
         op: Op[Any] = reducer(view, event)
         if isinstance(op, Append):
-            return view.appended(_fitting(op.item, slice_type, event), owner)
+            return SliceChange(slice_type, "extend", (_fitting(op.item, slice_type, event),))
         if isinstance(op, Extend):
-            return view.extended(_all_fitting(op.items, slice_type, event), owner)
+            return SliceChange(slice_type, "extend", _all_fitting(op.items, slice_type, event))
         if isinstance(op, Replace):
-            return EMPTY.extended(_all_fitting(op.items, slice_type, event), owner)
+            return SliceChange(slice_type, "replace", _all_fitting(op.items, slice_type, event))
         if isinstance(op, Clear):  # pyright: ignore[reportUnnecessaryIsInstance]
-            return EMPTY
+            return SliceChange(slice_type, "replace")
         raise TypeError(f"it returned {type(op).__name__}; return Append, Extend, Replace or Clear")
     except Exception as error:
         raise ReducerError(

@@ -105,6 +105,10 @@ class Session:
         session._journal.restore(envelopes)
         return session
 
+    def whole_log(self) -> Iterator[Envelope]:
+        """Yield the log in the form from which `restored` rebuilds the slices."""
+        return self._journal.whole_log()
+
     @property
     def parent(self) -> Session | None:
         """The session that started it, live and to be read only, or None (docs/specification.md, nested execution).

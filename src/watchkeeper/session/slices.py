@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar, cast, overload
+from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 from uuid import UUID
 
 import msgspec
@@ -23,7 +23,7 @@ from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import SnapshotError
 from watchkeeper.core.secrets import HELD
 from watchkeeper.core.text import clipped
-from watchkeeper.core.type_tags import tag_of, type_of
+from watchkeeper.core.type_tags import own_value, tag_of, type_of
 from watchkeeper.session.tagging import MARK, Form, dump, load, register_form, register_sequence
 
 T = TypeVar("T")
@@ -216,6 +216,21 @@ class Clear:
 
 
 Op = Append[T] | Extend[T] | Replace[T] | Clear
+
+@own_value("slice_change")
+class SliceChange(msgspec.Struct, frozen=True):
+    """What an event did to one slice; with it, a slice is rebuilt without the reducer that decided so.
+
+    Attributes:
+        slice_type: The type of the slice's items.
+        op: ``extend`` adds the items at the tail, ``replace`` puts them in the place of all others.
+        items: The items.
+    """
+
+    slice_type: type
+    op: Literal["extend", "replace"]
+    items: Sequence[Any] = ()
+
 
 Reducer = Callable[[SliceView[S], E], Op[S]]
 """A pure function of a slice and an event; it may neither dispatch nor read the session."""

@@ -71,6 +71,8 @@ class Line(msgspec.Struct, frozen=True):
         tag: The event's type.
         body: The event as typed JSON.
         more: Whether the next line belongs to the same group.
+        past: Whether it is an event of the session from before the run, kept so that its state can be rebuilt.
+        changes: What reducers made of the event, as typed JSON; empty if none was registered for it.
         owner: Which process writes from here on.
     """
 
@@ -79,6 +81,8 @@ class Line(msgspec.Struct, frozen=True):
     tag: str = ""
     body: msgspec.Raw = msgspec.Raw(b"{}")
     more: bool = False
+    past: bool = False
+    changes: msgspec.Raw = msgspec.Raw(b"")
     owner: Owner | None = None
 
 
@@ -90,10 +94,16 @@ class DamagedLineError(ValueError):
     """A line of a file cannot be read, and whole lines follow it."""
 
 
-def event_line(seq: int, at: str, tag: str, body: bytes, *, more: bool = False) -> bytes:
-    """Return the line of an event, given its typed JSON."""
+def event_line(
+    seq: int, at: str, tag: str, body: bytes, changes: bytes = b"", *, more: bool = False, past: bool = False
+) -> bytes:
+    """Return the line of an event; see `Line`."""
     head = b'{"seq":%d,"at":"%s","tag":%s,"body":%s' % (seq, at.encode(), _ENCODER.encode(tag), body)
-    return _sealed(head + b',"more":true' if more else head)
+    if changes:
+        head += b',"changes":' + changes
+    if more:
+        head += b',"more":true'
+    return _sealed(head + b',"past":true' if past else head)
 
 
 def owner_line(owner: Owner) -> bytes:

@@ -175,7 +175,8 @@ def _beginning(file: BinaryIO) -> dict[str, Any]:
     Raises:
         ValueError: If there is none.
     """
-    for _, line in islice(read_lines(file), HEAD_LINES):
+    own = (line for _, line in read_lines(file) if not line.past)
+    for line in islice(own, HEAD_LINES):
         if line.tag in BEGINNINGS:
             return as_fields(untyped(json.loads(bytes(line.body))))
     raise ValueError("the event of its beginning is missing")
@@ -184,7 +185,7 @@ def _beginning(file: BinaryIO) -> dict[str, Any]:
 def _ending(file: BinaryIO) -> dict[str, Any] | None:
     """Return the last event of a file's run; None if it has not ended, or was taken over since."""
     for line in islice(last_lines(file), TAIL_LINES):
-        if line.tag in ENDINGS:
+        if line.tag in ENDINGS and not line.past:
             return as_fields(untyped(json.loads(bytes(line.body))))
         if line.owner is not None:
             return None

@@ -29,7 +29,7 @@ from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStar
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.liveness import own_mark
-from watchkeeper.store.run_file import PRIVATE_FOLDER, SUFFIX, DamagedLineError, RunFile, event_line, read_lines
+from watchkeeper.store.run_file import PRIVATE_FOLDER, SUFFIX, DamagedLineError, Line, RunFile, event_line, read_lines
 from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields
 from watchkeeper.store.sqlite import DEFAULT, chosen_file, register
 
@@ -54,21 +54,32 @@ class Item(NamedTuple):
         run_id: Its run.
         envelope: The event with its number and time.
         more: Whether the next one of the same run belongs to it: they are on record together or not at all.
+        past: Whether it is from before the run.
     """
 
     run_id: UUID
     envelope: Envelope
     more: bool = False
+    past: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """One stored event: its tag and its JSON."""
+    """One stored event.
+
+    Attributes:
+        seq: Its number on the log.
+        at: When it was recorded.
+        tag: Its type.
+        body: The event as typed JSON.
+        changes: What reducers made of it, as typed JSON; None if none was registered for it.
+    """
 
     seq: int
     at: datetime
     tag: str
     body: dict[str, Any]
+    changes: list[Any] | None = None
 
     def load(self) -> Any:
         """Return the event as a value; its type must have been imported.
@@ -79,6 +90,15 @@ class StoredEvent:
         if UNWRITABLE in self.body:
             raise CodecError(f"event {self.seq} ({self.tag}) could not be written: {self.body[UNWRITABLE]}")
         return load(self.body)
+
+    def envelope(self) -> Envelope:
+        """Return the event as it was on the log; its types must have been imported.
+
+        Raises:
+            CodecError: If a type in it is not known here, or the event could not be written.
+        """
+        changes = None if self.changes is None else tuple(map(load, self.changes))
+        return Envelope(self.seq, self.at, self.load(), changes)
 
 
 class RunStore:
@@ -175,7 +195,7 @@ class RunStore:
         self.first_run = self.first_run or next(begun, None)
 
     def _append(self, run_id: str, items: Sequence[Item]) -> None:
-        file = self._files.get(run_id) or self._opened(run_id, items[0].envelope)
+        file = self._files.get(run_id) or self._opened(run_id, items)
         new = [item for item in items if item.envelope.seq > file.last_seq]
         if new:
             file.write(b"".join(_line(item) for item in new))
@@ -183,17 +203,20 @@ class RunStore:
         if any(isinstance(item.envelope.event, RunEnded | ManyEnded) for item in new):
             self._files.pop(run_id).close()
 
-    def _opened(self, run_id: str, first: Envelope) -> RunFile:
+    def _opened(self, run_id: str, items: Sequence[Item]) -> RunFile:
         """Take the file of a run that is written for the first time, or again after its end."""
         name = self._names.get(run_id)
         if name is None:
-            began: object = first.event
-            parent = began.parent_run_id if isinstance(began, RunStarted | ManyStarted) else None
+            parent = None
+            for item in items:
+                event: object = item.envelope.event
+                if isinstance(event, RunStarted | ManyStarted) and not item.past:
+                    parent = event.parent_run_id
             above = None if parent is None else self._names.get(str(parent))
             name = self._names[run_id] = run_id if above is None else f"{above.partition('.')[0]}.{run_id}"
         path = self._folder / RUNS / f"{name}{SUFFIX}"
         try:
-            file = RunFile(path, own_mark(), first.at.isoformat())
+            file = RunFile(path, own_mark(), items[0].envelope.at.isoformat())
         except DamagedLineError as error:
             raise OSError(f"{path.name}: {error}") from error
         self._files[run_id] = file
@@ -269,10 +292,15 @@ class RunStore:
             if run.damage is not None:
                 raise self._damaged(f"the run {run.run_id} cannot be read ({run.damage})")
 
-    def events(self, run_id: str, after: int = 0) -> Iterator[StoredEvent]:
+    def events(self, run_id: str, after: int = 0, *, past: bool = False) -> Iterator[StoredEvent]:
         """Yield a run's events in order, those with a sequence number above ``after``.
 
         Call it again with the last sequence number to get the events written since.
+
+        Args:
+            run_id: Id of the run.
+            after: Number of the last event that is not wanted.
+            past: Whether to begin with the events that its session had before the run.
 
         Raises:
             StoreError: At an event that is damaged, or before which others are missing.
@@ -290,8 +318,8 @@ class RunStore:
                     if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
                         raise DamagedLineError(f"events before event {line.seq} are missing")
                     before = line.seq
-                    if line.seq > after:
-                        yield _event(line.seq, line.at, line.tag, line.body)
+                    if line.seq > after and (past or not line.past):
+                        yield _event(line)
         except (OSError, *UNREADABLE) as error:
             raise self._damaged(f"the run {run_id} cannot be read any further: {error}") from error
 
@@ -299,24 +327,29 @@ class RunStore:
         return StoreError(f"{self.path}: {what}; other runs can be read")
 
 
-def _event(seq: int, at: str, tag: str, body: bytes | Any) -> StoredEvent:
+def _event(line: Line) -> StoredEvent:
     try:
-        return StoredEvent(seq, datetime.fromisoformat(at), tag, as_fields(json.loads(bytes(body))))
+        changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
+        at = datetime.fromisoformat(line.at)
+        return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None)
     except UNREADABLE as error:
-        raise DamagedLineError(f"event {seq} cannot be read ({error})") from error
+        raise DamagedLineError(f"event {line.seq} cannot be read ({error})") from error
 
 
 def _line(item: Item) -> bytes:
     """Return an event's line; with a note in place of the event if it cannot be written, so that the others are."""
     seq, at, event = item.envelope.seq, item.envelope.at.isoformat(), item.envelope.event
-    tag = tag_of(type(event))
+    tag, changes = tag_of(type(event)), item.envelope.changes
+    changed = ""
     try:
         body = HELD.redacted_json(encode(dump(event)).decode())
+        if changes is not None:
+            changed = HELD.redacted_json(encode([dump(change) for change in changes]).decode())
     except Exception as error:
         said = redacted(f"{type(error).__name__}: {error}")
         logger().warning("event.unwritable", seq=seq, event_type=tag, error=said)
         body = json.dumps({UNWRITABLE: said})
-    return event_line(seq, at, tag, body.encode(), more=item.more)
+    return event_line(seq, at, tag, body.encode(), changed.encode(), more=item.more, past=item.past)
 
 
 def store_path(where: Path | str | None, environ: Mapping[str, str] | None = None) -> Path | None:
