@@ -60,6 +60,7 @@ class Recorder:
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._unwritten: list[Item] = []
+        self._held: set[UUID] = set()
         self._scheduled = False
         self._error: StoreError | None = None
         self._retrying: asyncio.Task[None] | None = None
@@ -70,7 +71,7 @@ class Recorder:
     def put(self, item: tuple[UUID, Envelope]) -> None:
         """Queue one envelope with the id of its run; returns at once."""
         with self._lock:
-            self._unwritten.append(Item(*item))
+            self._unwritten.append(Item(*item, more=item[0] in self._held))
             if self._scheduled:
                 return
             self._scheduled = True
@@ -93,6 +94,20 @@ class Recorder:
                 gate.land(store_failed(str(error)))
 
         self._on_failure = failed
+
+    def hold(self, run_id: UUID) -> None:
+        """Let what a run records from now on belong together: a crash leaves all of it on record, or nothing."""
+        self._held.add(run_id)
+
+    def release(self, run_id: UUID) -> None:
+        """End what belongs together with the event that was recorded last, just now and on this thread."""
+        self._held.discard(run_id)
+        with self._lock:
+            for place in range(len(self._unwritten) - 1, -1, -1):
+                item = self._unwritten[place]
+                if item.run_id == run_id:
+                    self._unwritten[place] = item._replace(more=False)
+                    return
 
     async def barrier(self) -> None:
         """Return once everything that was queued so far is on disk; wait while a failed write is tried again.

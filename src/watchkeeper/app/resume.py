@@ -142,9 +142,8 @@ class _Order(Generic[OutputT]):
         recorded = resumed.recorded
         limits = own.get("limits") or recorded.started.limit_values or Limits()
         prompt, opened = self.prompt, recorded.opened
-        if opened is not None:
-            params = {**{type(value): value for value in opened.params}, **prompt.params}
-            prompt = replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
+        params = {**{type(value): value for value in opened.params}, **prompt.params}
+        prompt = replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
         return Request(
             prompt,
             self.model,
@@ -171,7 +170,7 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
     envelopes = [loaded(event) for event in store.events(run.run_id, past=True)]
     recorded = Recorded(envelopes)
-    if recorded.opened is not None and recorded.opened.not_resumable:
+    if recorded.opened.not_resumable:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {recorded.opened.not_resumable}")
     try:
         session = Session.restored(envelopes, recorded.started.run_context.session_id, prepare=prepare, clock=clock)

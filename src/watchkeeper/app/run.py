@@ -417,7 +417,7 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     scope = opened.scope(start.session, opened.gate, start.context)
 
     async def once_on_record(*run: Any) -> Ending:
-        if start.resumed is None or start.resumed.recorded.opened is None:
+        if start.resumed is None:
             await scope.announce(partial(_run_opened, opened, plan))
         return await drive(*run)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.messages import Message, ToolCall, Transcript
+from watchkeeper.core.messages import ToolCall, Transcript
 from watchkeeper.core.model import STATES, ModelReply
 from watchkeeper.core.usage import Presumed, Usage
 from watchkeeper.kernel.turn_machine import (
@@ -77,7 +77,7 @@ class Recorded:
         first: Its place on the log.
         opening: The conversation as it was before the first model call; the loop continues it.
         after: Number of the last event that counts.
-        opened: What the run was made of; None if its process died before that was on record.
+        opened: What the run was made of.
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
     """
 
@@ -85,7 +85,7 @@ class Recorded:
         """Read the log of the session up to the interruption; the newest run on it is the one to go on with.
 
         Raises:
-            ConfigurationError: If there is no such run, or it has ended.
+            ConfigurationError: If there is no such run, it is done, or its process died before anything was on record.
         """
         first = next((place for place in range(len(log) - 1, -1, -1) if isinstance(log[place].event, RunStarted)), None)
         if first is None:
@@ -93,22 +93,19 @@ class Recorded:
         self.started: RunStarted = log[first].event
         self.first = first
         self.log = without_end(as_continued(log[first:]))
-        rendered = next((place for place, each in enumerate(self.log) if isinstance(each.event, PromptRendered)), None)
-        self.opening: Transcript = transcript_of(log[: first + (0 if rendered is None else rendered + 1)])
+        rendered = next((place for place, each in enumerate(self.log) if isinstance(each.event, PromptRendered)), 0)
+        self.opening: Transcript = transcript_of(log[: first + rendered + 1])
         self.after = self.log[-1].seq
-        self.is_rendered = rendered is not None
         events = [envelope.event for envelope in self.log]
-        self.opened: RunOpened | None = next((event for event in events if isinstance(event, RunOpened)), None)
+        opened = next((event for event in events if isinstance(event, RunOpened)), None)
+        if opened is None:
+            run_id = self.started.run_context.run_id
+            raise ConfigurationError(f"the process of the run {run_id} died before anything was done; start a new run")
+        self.opened: RunOpened = opened
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         self._steps = [event for event in events if isinstance(event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
         self._place = 0
         self.switched_to: str | None = None
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """The messages of the run's prompt, as they were rendered."""
-        rendered = (each.event for each in self.log if isinstance(each.event, PromptRendered))
-        return next(rendered).messages if self.is_rendered else ()
 
     def has_notice(self, text: str) -> bool:
         """Whether the next notice to the agent is on record already."""
@@ -263,8 +260,7 @@ class Resumed(msgspec.Struct, frozen=True):
         Raises:
             ConfigurationError: If something differs, and that is not accepted.
         """
-        opened = self.recorded.opened
-        before = {} if opened is None else opened.digests
+        before = self.recorded.opened.digests
         changed = tuple(name for name, digest in digests.items() if before.get(name, digest) != digest)
         if changed and not self.accept_changes:
             raise ConfigurationError(

@@ -80,7 +80,7 @@ async def execute(
         began -= resumed.worked_seconds
         recorded, started = resumed.recorded, resumed.recorded.started
         _announce_again(plan, scope, resumed)
-        transcript = recorded.opening if recorded.is_rendered else _opening(plan, scope)
+        transcript = recorded.opening
     try:
         ending = await drive(plan, scope, transcript, execute, recorded)
         await booked(scope.gate)

@@ -279,6 +279,19 @@ class ToolCalls:
     async def _finish(self, call: ToolCall, attempt: Attempt) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
         """Keep or drop the tool's changes, record the attempt, and return the message and images for the model."""
         attempt, text, images = recordable(attempt, self._bounds_input)
+        durable, run_id = self._scope.durable, self._scope.run_context.run_id
+        if durable is None or attempt.context is None:
+            return await self._kept(call, attempt, text, images)
+        durable.hold(run_id)
+        try:
+            return await self._kept(call, attempt, text, images)
+        finally:
+            self._scope.session.flush()
+            durable.release(run_id)
+
+    async def _kept(
+        self, call: ToolCall, attempt: Attempt, text: str, images: tuple[ImagePart, ...]
+    ) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
                 if attempt.context.has_changed_files:

@@ -145,6 +145,14 @@ class NotOnRecordError(StoreError):
 class Durable(Protocol):
     """Where a run's events go that must be on record before it goes on."""
 
+    def hold(self, run_id: UUID) -> None:
+        """Let what a run records from now on belong together: a crash leaves all of it on record, or nothing."""
+        ...
+
+    def release(self, run_id: UUID) -> None:
+        """End what belongs together with the event that was recorded last, just now and on this thread."""
+        ...
+
     async def barrier(self) -> None:
         """Return once everything that was recorded so far is on disk.
 
