@@ -65,6 +65,7 @@ class Recorder:
         self._error: StoreError | None = None
         self._retrying: asyncio.Task[None] | None = None
         self._given_up = self._ending = self._hurried = False
+        self._waiting = 0
         self._awake: asyncio.Future[None] | None = None
         self._on_failure: Callable[[StoreError], None] | None = None
 
@@ -118,7 +119,12 @@ class Recorder:
         if self._retrying is None and (self._write() or self._given_up):
             error = self._error
         else:
-            await asyncio.wait({self._retry()})
+            self._waiting += 1
+            self._wake()
+            try:
+                await asyncio.wait({self._retry()})
+            finally:
+                self._waiting -= 1
             error = self._error
         if error is not None and self._choice == "stop":
             raise error
@@ -192,7 +198,7 @@ class Recorder:
         try:
             while not self._write() and not self._given_up:
                 left = since + STORE_SECONDS - self._clock.monotonic()
-                if left <= 0 or self._store.closed or (self._hurried and self._ending):
+                if left <= 0 or self._store.closed or (self._hurried and (self._ending or self._waiting)):
                     self._give_up()
                     return
                 await self._pause(min(wait, left))
@@ -210,9 +216,9 @@ class Recorder:
             self._on_failure(error)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait on the run's clock; at the end of the run a test's clock moves on with it."""
+        """Wait on the run's clock; if the run waits too, a test's clock moves on with it."""
         awake = self._awake = asyncio.get_running_loop().create_future()
-        if self._ending:
+        if self._ending or self._waiting:
             sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
             end: Callable[[], object] = sleeping.cancel
             sleeping.add_done_callback(lambda _: _set(awake))
