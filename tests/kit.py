@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, children_of
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ProviderError, ProviderFault
+from watchkeeper.core.errors import ProviderError, ProviderFault, StoreError
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import Model, ModelReply, ModelRequest
 from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext, TaskCompletionResult
@@ -25,6 +25,7 @@ from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ModelSwitched
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
 
@@ -35,6 +36,7 @@ __all__ = [
     "JUDGE",
     "Call",
     "Calls",
+    "FullDisk",
     "Inside",
     "Panic",
     "Report",
@@ -251,3 +253,16 @@ def collect_garbage() -> None:
         gc.callbacks.remove(note)
         if was_on:
             gc.enable()
+
+
+class FullDisk(RunStore):
+    """A store that can be made to fail, as a full disk does, and to work again."""
+
+    failures: float = 0
+
+    def append(self, batch: Sequence[Any]) -> None:
+        """Write a batch, unless the disk is full."""
+        if self.failures > 0:
+            self.failures -= 1
+            raise StoreError(f"{len(batch)} events could not be written to {self.path}: disk is full")
+        super().append(batch)

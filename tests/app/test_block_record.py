@@ -7,21 +7,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+import math
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 
-from tests.kit import Call, ScriptedModel
+from tests.kit import Call, FullDisk, ScriptedModel
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.block_record import PassingLog
@@ -99,9 +99,8 @@ def test_the_row_is_there_while_the_block_is_open(client: OpenAI, path: Path) ->
         ask(client)
         written = threading.Event()
         for _ in range(2_000):
-            with closing(sqlite3.connect(path)) as file:
-                if file.execute("SELECT count(*) FROM events WHERE tag = 'call_ended'").fetchone()[0]:
-                    break
+            if "call_ended" in tags(path, rows(path)[0]):
+                break
             written.wait(0.005)
         (run,) = rows(path)
         assert run.ended_at is None
@@ -221,8 +220,9 @@ def test_an_open_store_is_used_and_stays_open(client: OpenAI, path: Path) -> Non
 
 
 def test_a_store_that_cannot_be_opened_refuses_the_block(client: OpenAI, server: FakeOpenAI, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("no store")
     with pytest.raises(StoreError, match="store=None"):
-        with contained(store=tmp_path):
+        with contained(store=tmp_path / "notes"):
             ask(client)
     assert not server.requests
     ask(client)  # no block is left open
@@ -361,12 +361,12 @@ def test_a_plain_block_on_the_loop_of_a_run_does_not_wait_for_itself(client: Ope
 # --- a killed process, a fork -----------------------------------------------------------------------------------------
 
 KILLED = """
-import os, sqlite3, sys, time
+import os, pathlib, sys, time
 from watchkeeper import contained
 with contained(store=sys.argv[1], name="killed") as gate:
     gate.call_tool(lambda: 1)
-    file = sqlite3.connect(sys.argv[1])
-    while not file.execute("SELECT count(*) FROM events WHERE tag = 'call_ended'").fetchone()[0]:
+    (file,) = pathlib.Path(sys.argv[1], "runs").iterdir()
+    while b"call_ended" not in file.read_bytes():
         time.sleep(0.005)
     os.kill(os.getpid(), 9)
 """
@@ -376,7 +376,7 @@ def test_the_record_of_a_killed_process_is_there_and_says_that_it_has_not_ended(
     assert subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False).returncode == -9
     (run,) = rows(path)
     assert (run.prompt, run.ended_at) == ("killed", None)
-    assert run.sentence() == "Not ended: it is still running, or its process died."
+    assert run.sentence() == "Interrupted: its process ended before the run did."
     assert tags(path, run) == ["run_started", "call_ended"]
 
 
@@ -407,10 +407,12 @@ def test_a_forked_process_records_its_own_blocks_only(path: Path) -> None:
 # --- a store that fails -----------------------------------------------------------------------------------------------
 
 
-def fill(path: Path) -> None:
-    """Let every write to a store fail from now on."""
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("CREATE TRIGGER full BEFORE INSERT ON events BEGIN SELECT RAISE(FAIL, 'disk is full'); END")
+@pytest.fixture
+def full(path: Path) -> Iterator[RunStore]:
+    """Return a store of which every write fails."""
+    with FullDisk(path) as store:
+        store.failures = math.inf
+        yield store
 
 
 def let_time_pass(clock: TestClock, until: threading.Event) -> None:
@@ -421,7 +423,7 @@ def let_time_pass(clock: TestClock, until: threading.Event) -> None:
     raise AssertionError("nobody has noticed that the store fails")
 
 
-def test_a_store_that_fails_for_a_minute_ends_the_block(path: Path) -> None:
+def test_a_store_that_fails_for_a_minute_ends_the_block(full: RunStore) -> None:
     clock, told = TestClock(), list[SafetyEvent]()
     failed = threading.Event()
 
@@ -429,10 +431,8 @@ def test_a_store_that_fails_for_a_minute_ends_the_block(path: Path) -> None:
         told.append(event)
         failed.set()
 
-    RunStore(path).close()
-    fill(path)
     with pytest.raises(RunStoppedError, match="disk is full") as caught:
-        with contained(store=path, clock=clock, timeout="10h", on_event=listen) as gate:
+        with contained(store=full, clock=clock, timeout="10h", on_event=listen) as gate:
             gate.call_tool(lambda: 1)
             let_time_pass(clock, failed)
             assert gate.call_tool(lambda: 2).stop_reason == "store_failed"
@@ -440,29 +440,23 @@ def test_a_store_that_fails_for_a_minute_ends_the_block(path: Path) -> None:
     assert told[0].event_type == "store_failed"
 
 
-def test_a_block_may_go_on_without_its_record(path: Path) -> None:
+def test_a_block_may_go_on_without_its_record(full: RunStore) -> None:
     clock, told = TestClock(), list[SafetyEvent]()
-    RunStore(path).close()
-    fill(path)
-    with contained(store=path, clock=clock, on_store_failure="go_on", on_event=told.append) as gate:
+    with contained(store=full, clock=clock, on_store_failure="go_on", on_event=told.append) as gate:
         assert gate.call_tool(lambda: 1).value == 1
     assert [event.event_type for event in told] == ["store_failed"]
     assert "disk is full" in told[0].reason
 
 
-async def test_an_async_block_says_at_its_end_that_its_record_failed(path: Path) -> None:
-    RunStore(path).close()
-    fill(path)
+async def test_an_async_block_says_at_its_end_that_its_record_failed(full: RunStore) -> None:
     with pytest.raises(RunStoppedError, match="disk is full"):
-        async with contained(store=path, clock=TestClock()) as gate:
+        async with contained(store=full, clock=TestClock()) as gate:
             gate.call_tool(lambda: 1)
 
 
-def test_an_error_of_the_code_passes_a_store_that_fails(path: Path) -> None:
-    RunStore(path).close()
-    fill(path)
+def test_an_error_of_the_code_passes_a_store_that_fails(full: RunStore) -> None:
     with pytest.raises(ZeroDivisionError):
-        with contained(store=path, clock=TestClock()) as gate:
+        with contained(store=full, clock=TestClock()) as gate:
             gate.call_tool(lambda: 1)
             raise ZeroDivisionError
 

@@ -8,19 +8,19 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kit import Call, Report, Say, ScriptedModel, agent
+from tests.kit import Call, FullDisk, Report, Say, ScriptedModel, agent
 from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.app.options import OnStoreFailure
 from watchkeeper.app.run import run, run_many
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import RunStoppedError, StoreError
+from watchkeeper.core.errors import RunStoppedError
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
@@ -32,19 +32,6 @@ from watchkeeper.tools.tool import Tool, tool
 
 ANSWER = json.dumps({"total": 1, "note": "done"})
 HOUR = Limits(deadline="10h")
-
-
-class FullDisk(RunStore):
-    """A store that can be made to fail, as a full disk does, and to work again."""
-
-    failures = 0.0
-
-    def append(self, batch: Sequence[Any]) -> None:
-        """Write a batch, unless the disk is full."""
-        if self.failures > 0:
-            self.failures -= 1
-            raise StoreError(f"{len(batch)} events could not be written to {self.path}: disk is full")
-        super().append(batch)
 
 
 class Disk:
