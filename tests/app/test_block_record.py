@@ -365,8 +365,8 @@ import os, pathlib, sys, time
 from watchkeeper import contained
 with contained(store=sys.argv[1], name="killed") as gate:
     gate.call_tool(lambda: 1)
-    (file,) = pathlib.Path(sys.argv[1], "runs").iterdir()
-    while b"call_ended" not in file.read_bytes():
+    runs = pathlib.Path(sys.argv[1], "runs")
+    while not any(b"call_ended" in file.read_bytes() for file in runs.iterdir()):
         time.sleep(0.005)
     os.kill(os.getpid(), 9)
 """
