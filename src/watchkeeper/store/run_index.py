@@ -55,6 +55,9 @@ BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
 
 ENDINGS: Final = frozenset({tag_of(RunEnded), tag_of(ManyEnded)})
 
+NOT_BEGUN: Final = "the event of its beginning is missing"
+"""Why a run cannot be read whose process died before it had begun; such a run is not listed."""
+
 HEAD_LINES: Final = 50
 """How many lines of a file are searched for the first event of its run."""
 
@@ -179,7 +182,7 @@ def _beginning(file: BinaryIO) -> dict[str, Any]:
     for line in islice(own, HEAD_LINES):
         if line.tag in BEGINNINGS:
             return as_fields(untyped(json.loads(bytes(line.body))))
-    raise ValueError("the event of its beginning is missing")
+    raise ValueError(NOT_BEGUN)
 
 
 def _ending(file: BinaryIO) -> dict[str, Any] | None:
@@ -243,13 +246,13 @@ def whole(value: object) -> int:
 
 
 def as_text(*values: object) -> str:
-    """Return the last of several values, all of which must be text."""
+    """Return the last of several values, all of which must be text; what UTF-8 cannot hold is written as escapes."""
     text = ""
     for value in values:
         if not isinstance(value, str):
             raise TypeError(f"{value!r} is no text")
         text = value
-    return text
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def as_fields(data: object) -> dict[str, Any]:
@@ -300,8 +303,8 @@ TABLES: Final = (
 )
 
 _KNOWN: Final = "SELECT name, size, changed FROM runs"
-_NEWEST: Final = "SELECT name, row FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC, rowid DESC LIMIT ?"
-_CHILDREN: Final = "SELECT name, row FROM runs WHERE parent_id = ? ORDER BY started_at, rowid"
+_NEWEST: Final = "SELECT name, row FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC, changed DESC LIMIT ?"
+_CHILDREN: Final = "SELECT name, row FROM runs WHERE parent_id = ? ORDER BY started_at, changed"
 _BY_PREFIX: Final = "SELECT name, row FROM runs WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
 
 
@@ -387,7 +390,8 @@ class RunIndex:
 def _row(path: Path, size: int, changed: int) -> tuple[Any, ...]:
     run = stored_run(path)
     began = run.started_at.astimezone(UTC).isoformat()
-    return (path.name, run.run_id, run.parent_id, began, size, changed, msgspec.json.encode(run).decode())
+    parent = "" if run.damage == NOT_BEGUN else run.parent_id
+    return (path.name, run.run_id, parent, began, size, changed, msgspec.json.encode(run).decode())
 
 
 def _opened(path: Path) -> sqlite3.Connection:
