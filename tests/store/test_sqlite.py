@@ -1,4 +1,4 @@
-"""The files of runs and ledgers: their places, their program, and that unusable files are not changed."""
+"""The file of a ledger and the folder of a store: their places and modes, and that what is unusable is not changed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
-from watchkeeper.store import ledger_file, run_store
+from watchkeeper.session.log import Envelope, SessionReset
+from watchkeeper.store import ledger_file
 from watchkeeper.store.ledger_file import ledger_path
 from watchkeeper.store.run_store import RunStore, store_path
 from watchkeeper.store.sqlite import Schema
@@ -39,14 +42,13 @@ def write_ledger(path: Path) -> None:
     SqliteLedger(path).shutdown()
 
 
-OPENERS = pytest.mark.parametrize("opener", [write, read, write_ledger])
+OPENERS = pytest.mark.parametrize("opener", [write_ledger])
 KINDS = pytest.mark.parametrize(
     ("make", "schema", "tables"),
     [
-        (write, run_store.SCHEMA, ["events", "runs"]),
         (write_ledger, ledger_file.SCHEMA, ["calls", "holders", "openings", "reserved", "settled"]),
     ],
-    ids=["store", "ledger"],
+    ids=["ledger"],
 )
 
 
@@ -58,7 +60,7 @@ def found_in(path: Path, query: str) -> list[object]:
 
 @pytest.mark.spec("FR-075")
 def test_the_users_own_files_lie_in_the_data_folder(user_folders: Path) -> None:
-    assert store_path("default", {}) == user_folders / "data" / "watchkeeper" / "runs.sqlite3"
+    assert store_path("default", {}) == user_folders / "data" / "watchkeeper" / "runs.store"
     assert ledger_path("default", {}) == user_folders / "data" / "watchkeeper" / "ledger.sqlite3"
 
 
@@ -107,8 +109,6 @@ def test_a_new_file_is_made_with_its_folders(make: Opener, schema: Schema, table
 def test_an_empty_file_is_taken_for_a_new_one(make: Opener, schema: Schema, tables: list[str], tmp_path: Path) -> None:
     path = tmp_path / "empty"
     path.touch()
-    with pytest.raises(StoreError, match="is an empty file"):
-        read(path)
     make(path)
     assert set(tables) <= set(found_in(path, "SELECT name FROM sqlite_master"))
 
@@ -120,11 +120,11 @@ def places(tmp_path: Path) -> dict[str, Path]:
     return {
         "a folder": tmp_path,
         "under a file": tmp_path / "file" / "runs.db",
-        "not SQLite": tmp_path / "text",
+        "a text": tmp_path / "text",
     }
 
 
-@pytest.mark.parametrize("place", ["a folder", "under a file", "not SQLite"])
+@pytest.mark.parametrize("place", ["a folder", "under a file", "a text"])
 @pytest.mark.parametrize(
     ("make", "ways_out"),
     [(write, ("--store", "WATCHKEEPER_STORE", "--store none")), (write_ledger, ("calls that it counts are refused",))],
@@ -137,10 +137,10 @@ def test_a_place_that_cannot_hold_a_file_is_refused_with_the_ways_out(
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(StoreError) as caught:
         make(path)
-    for part in (str(path), "cannot be used", *ways_out):
+    for part in (str(path), *ways_out):
         assert part in str(caught.value)
+    assert "cannot be used" in str(caught.value) or "is not a store" in str(caught.value)
     if before is not None:
-        assert "not a data" in str(caught.value)
         assert path.read_bytes() == before
 
 
@@ -152,17 +152,42 @@ def test_a_place_that_nobody_can_write_is_refused(device: str, make: Opener) -> 
         make(Path(device))
 
 
-@pytest.mark.parametrize("place", ["a folder", "under a file", "missing"])
-def test_reading_where_no_file_is_says_so_and_makes_none(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["under a file", "missing"])
+def test_reading_where_no_store_is_says_so_and_makes_none(place: str, tmp_path: Path) -> None:
     path = {**places(tmp_path), "missing": tmp_path / "missing.db"}[place]
     with pytest.raises(StoreError, match=r"there is no store .* 'watchkeeper run' makes it"):
         read(path)
     assert not (tmp_path / "missing.db").exists()
 
 
-def test_reading_a_file_that_is_not_sqlite_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot be read: file is not a database"):
-        read(places(tmp_path)["not SQLite"])
+@pytest.mark.parametrize("place", ["a folder", "a text"])
+@pytest.mark.parametrize("opener", [read, write])
+def test_what_is_no_store_is_refused_and_left_as_it_is(place: str, opener: Opener, tmp_path: Path) -> None:
+    path = places(tmp_path)[place]
+    before = sorted(each.name for each in tmp_path.iterdir())
+    with pytest.raises(StoreError, match=r"not (the folder of )?a store|cannot be used"):
+        opener(path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("opener", [read, write])
+def test_a_store_of_another_layout_is_refused_with_both(opener: Opener, tmp_path: Path) -> None:
+    write(tmp_path / "store")
+    (tmp_path / "store" / "watchkeeper-store").write_text("9\n")
+    with pytest.raises(StoreError, match="has the layout '9', this Watchkeeper writes 1"):
+        opener(tmp_path / "store")
+
+
+def test_the_file_of_an_older_store_means_the_folder_beside_it(tmp_path: Path) -> None:
+    older = tmp_path / "runs.sqlite3"
+    with closing(sqlite3.connect(older)) as connection:
+        connection.execute("CREATE TABLE runs (run_id TEXT)")
+    before = older.read_bytes()
+    assert store_path(older) == tmp_path / "runs.store"
+    with RunStore(older) as store:
+        assert store.path == tmp_path / "runs.store"
+        assert store.runs() == ()
+    assert older.read_bytes() == before
 
 
 @pytest.mark.spec("FR-127")
@@ -174,8 +199,7 @@ def test_a_file_of_another_program_is_refused_and_left_as_it_is(opener: Opener, 
         other.execute("CREATE TABLE theirs (x)")
         other.execute(f"PRAGMA user_version={version}")
     before = path.read_bytes()
-    noun = "ledger" if opener is write_ledger else "store"
-    with pytest.raises(StoreError, match=f"is not the file of a {noun} but of another program; name another file"):
+    with pytest.raises(StoreError, match="is not the file of a ledger but of another program; name another file"):
         opener(path)
     assert path.read_bytes() == before
     assert sorted(item.name for item in tmp_path.iterdir()) == ["other.db"]
@@ -185,58 +209,37 @@ def test_a_file_of_another_program_is_refused_and_left_as_it_is(opener: Opener, 
 @pytest.mark.parametrize("version", [0, 3, 99])
 def test_another_schema_version_is_refused_with_both(opener: Opener, version: int, tmp_path: Path) -> None:
     path = tmp_path / "file.db"
-    (write_ledger if opener is write_ledger else write)(path)
+    write_ledger(path)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version={version}")
     before = path.read_bytes()
-    writes = ledger_file.SCHEMA.version if opener is write_ledger else run_store.SCHEMA.version
+    writes = ledger_file.SCHEMA.version
     with pytest.raises(StoreError, match=rf"schema version {version}, this Watchkeeper writes version {writes}"):
         opener(path)
     assert path.read_bytes() == before
 
 
-def test_reading_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    write(path)
-    before = path.read_bytes()
-    with RunStore(path, read_only=True) as reader:
+def test_reading_changes_no_run(tmp_path: Path) -> None:
+    write(tmp_path / "store")
+    with RunStore(tmp_path / "store", read_only=True) as reader:
         assert reader.runs() == ()
-    assert path.read_bytes() == before
-
-
-def test_a_file_that_cannot_be_shared_is_read_as_one_that_nobody_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a folder that cannot be written SQLite cannot make the file through which readers share a WAL."""
-    path = tmp_path / "runs.db"
-    write(path)
-    plain, asked = sqlite3.connect, list[str]()
-
-    def connect_where_nothing_can_be_made(address: str, **options: object) -> sqlite3.Connection:
-        asked.append(address)
-        if "immutable" not in address:
-            raise sqlite3.OperationalError("unable to open database file")
-        return plain(address, **options)  # type: ignore[call-overload, no-any-return]
-
-    monkeypatch.setattr(sqlite3, "connect", connect_where_nothing_can_be_made)
-    with RunStore(path, read_only=True) as reader:
-        assert reader.runs() == ()
-    assert len(asked) == 2
+    assert list((tmp_path / "store" / "runs").iterdir()) == []
 
 
 @pytest.mark.spec("FR-113")
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_store_is_refused_for_writing_and_can_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
+    path = tmp_path / "store"
     write(path)
-    path.chmod(0o444)
-    tmp_path.chmod(0o555)
+    for folder in (path / "runs", path):
+        folder.chmod(0o555)
     try:
         with pytest.raises(StoreError, match="cannot be used"):
             write(path)
         read(path)
     finally:
-        tmp_path.chmod(0o755)
+        for folder in (path, path / "runs"):
+            folder.chmod(0o755)
 
 
 def test_many_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
@@ -273,17 +276,12 @@ def modes(folder: Path) -> dict[str, str]:
     return {file.name: f"{file.stat().st_mode & 0o777:o}" for file in folder.iterdir()}
 
 
-def open_store(path: Path) -> Callable[[], object]:
-    """Open a store; return what closes it."""
-    return RunStore(path).close
-
-
 def open_ledger(path: Path) -> Callable[[], object]:
     """Open a ledger; return what closes it."""
     return SqliteLedger(path).shutdown
 
 
-FILES = [pytest.param(open_store, id="store"), pytest.param(open_ledger, id="ledger")]
+FILES = [pytest.param(open_ledger, id="ledger")]
 
 
 @pytest.fixture
@@ -346,5 +344,20 @@ def test_the_file_of_another_program_keeps_its_mode(tmp_path: Path) -> None:
         other.execute("CREATE TABLE theirs (x)")
     path.chmod(0o644)
     with pytest.raises(StoreError, match="another program"):
-        RunStore(path)
+        write_ledger(path)
     assert modes(tmp_path) == {"other.db": "644"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no modes")
+@pytest.mark.usefixtures("everybody_may_read")
+def test_a_store_and_the_folders_made_for_it_are_the_users_alone(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    path = tmp_path / "a" / "store"
+    with RunStore(path) as store:
+        store.append([(UUID(int=7), Envelope(1, SYSTEM_CLOCK.now(), SessionReset()))])
+        store.runs()
+        assert modes(tmp_path) == {"a": "700"}
+        assert modes(tmp_path / "a") == {"store": "700"}
+        assert modes(path)["runs"] == "700"
+        assert set(modes(path / "runs").values()) == {"600"}
+        assert {mode for name, mode in modes(path).items() if name.startswith("index")} == {"600"}

@@ -32,7 +32,6 @@ VERSION: Final = 1
 
 SUFFIX: Final = ".jsonl"
 PRIVATE_FILE: Final = 0o600
-PRIVATE_FOLDER: Final = 0o700
 
 CHECKED: Final = b',"crc":"%08x"}\n'
 TAIL: Final = len(CHECKED % 0)

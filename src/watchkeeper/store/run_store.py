@@ -29,9 +29,9 @@ from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStar
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.liveness import own_mark
-from watchkeeper.store.run_file import PRIVATE_FOLDER, SUFFIX, DamagedLineError, Line, RunFile, event_line, read_lines
+from watchkeeper.store.run_file import SUFFIX, DamagedLineError, Line, RunFile, event_line, read_lines
 from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields
-from watchkeeper.store.sqlite import DEFAULT, chosen_file, register
+from watchkeeper.store.sqlite import DEFAULT, chosen_file, make_folders, register
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
 NO_STORE: Final = frozenset({"none", "off"})
@@ -401,8 +401,7 @@ def _make(path: Path) -> None:
         if not (path / MARKER).exists():
             if path.is_dir() and any(path.iterdir()):
                 raise StoreError(f"the folder {path} holds other things and is not a store; {advice}")
-            (path / RUNS).mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            path.chmod(PRIVATE_FOLDER)
+            make_folders(path / RUNS)
             (path / MARKER).write_text(f"{VERSION}\n", "utf-8")
         if not os.access(path / RUNS, os.W_OK):
             raise PermissionError(f"{path / RUNS} cannot be written")

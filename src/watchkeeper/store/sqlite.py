@@ -262,11 +262,16 @@ def connect(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.Connecti
     return connection
 
 
-def _make_private(path: Path) -> None:
-    """Make a missing file, and the folders that it lacks, for this user alone; SQLite gives its side files its mode."""
-    missing = [folder for folder in (path.parent, *path.parent.parents) if not folder.exists()]
+def make_folders(path: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+
+
+def _make_private(path: Path) -> None:
+    """Make a missing file, and the folders that it lacks, for this user alone; SQLite gives its side files its mode."""
+    make_folders(path.parent)
     with suppress(FileExistsError, IsADirectoryError):  # SQLite itself refuses an unsuitable existing file
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, PRIVATE_FILE))
 
