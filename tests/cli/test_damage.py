@@ -9,11 +9,10 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
-from tests.cli.support import CommandLine
+from tests.cli.support import CommandLine, sealed
 from tests.kit import ScriptedModel, agent
 from watchkeeper.app.run import run
 from watchkeeper.core.errors import StoreError
@@ -43,11 +42,6 @@ def change(path: Path, statement: str, *values: object) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(statement, values)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def sealed(head: bytes) -> bytes:
-    """Return a line with its checksum, given what is before that: what a program of somebody else might write."""
-    return head + b',"crc":"%08x"}\n' % crc32(head)
 
 
 def rewritten(line: bytes, old: str, new: str) -> bytes:

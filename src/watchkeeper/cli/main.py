@@ -76,7 +76,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Store = Annotated[str | None, typer.Option(help="SQLite file of the runs.", metavar="FILE")]
+Store = Annotated[str | None, typer.Option(help="Folder of the runs.", metavar="FOLDER")]
 
 
 def option(text: str, metavar: str | None = None, *names: str, least: int | None = None) -> typer.models.OptionInfo:
@@ -157,7 +157,7 @@ def run_command(
         bool, option("Print events as JSON, one per line, the result last, and nothing else.", None, "--jsonl")
     ] = False,
     quiet: Annotated[bool, option("Print nothing while it goes on.", None, "--quiet", "-q")] = False,
-    store: Annotated[str | None, option("SQLite file for the run's events; 'none' for none.", "FILE")] = None,
+    store: Annotated[str | None, option("Folder for the run's events; 'none' for none.", "FOLDER")] = None,
     on_store_failure: Annotated[
         str | None, option("When events cannot be stored for 60 s: stop, or go_on without the record.", "CHOICE")
     ] = None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 from zlib import crc32
@@ -32,6 +32,7 @@ VERSION: Final = 1
 
 SUFFIX: Final = ".jsonl"
 PRIVATE_FILE: Final = 0o600
+BINARY: Final = getattr(os, "O_BINARY", 0)
 
 CHECKED: Final = b',"crc":"%08x"}\n'
 TAIL: Final = len(CHECKED % 0)
@@ -184,10 +185,10 @@ class RunFile:
     def __init__(
         self, path: Path, mark: ProcessMark, at: str, *, take_over: bool = False, durable: bool = False
     ) -> None:
-        """Take a file, and make it if it is missing.
+        """Take a file, and make it if a run begins with it.
 
         Args:
-            path: The file; its folder must exist.
+            path: The file; its folder must exist, and it too if it is taken over.
             mark: The identity of this process.
             at: The time, in ISO format.
             take_over: Whether to take it from a process that has ended.
@@ -200,7 +201,8 @@ class RunFile:
         """
         self.path = path
         self._durable = durable
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), PRIVATE_FILE)
+        make = 0 if take_over else os.O_CREAT
+        self._file = os.open(path, os.O_RDWR | make | os.O_APPEND | BINARY, PRIVATE_FILE)
         try:
             if fcntl is not None:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -236,8 +238,11 @@ class RunFile:
         Raises:
             OSError: If they cannot be written, or the file was deleted; nothing is on record then.
         """
-        if not os.fstat(self._file).st_nlink:
+        at = os.fstat(self._file)
+        if not at.st_nlink:
             raise OSError("the file was deleted while it was open; what follows would be lost")
+        if at.st_size > self._size:  # part of a failed write, which could not be cut off then
+            os.ftruncate(self._file, self._size)
         try:
             written = os.write(self._file, data)
             while written < len(data):
@@ -246,7 +251,7 @@ class RunFile:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 written += more
         except OSError:
-            with contextlib.suppress(OSError):  # the next owner cuts off what this cannot
+            with contextlib.suppress(OSError):  # the next write, or the next owner, cuts off what this cannot
                 os.ftruncate(self._file, self._size)
             raise
         self._size += len(data)
@@ -258,6 +263,26 @@ class RunFile:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Generator[int | None]:
+    """Yield a file open for writing, which nobody can take meanwhile; None if a living process owns it.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+    file = os.open(path, os.O_RDWR | BINARY)
+    try:
+        taken = False
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                taken = True
+        yield None if taken else file
+    finally:
+        os.close(file)
 
 
 def is_owned(path: Path) -> bool:

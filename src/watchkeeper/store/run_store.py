@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, BinaryIO, Final, NamedTuple, Self
 from uuid import UUID
 
 from watchkeeper.core.clock import SYSTEM_CLOCK
@@ -311,15 +311,9 @@ class RunStore:
             return
         try:
             with open(path, "rb") as file:
-                before = 0
-                for _, line in read_lines(file):
-                    if line.owner is not None:
-                        continue
-                    if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
-                        raise DamagedLineError(f"events before event {line.seq} are missing")
-                    before = line.seq
+                for line in event_lines(file):
                     if line.seq > after and (past or not line.past):
-                        yield _event(line)
+                        yield event_of(line)
         except (OSError, *UNREADABLE) as error:
             raise self._damaged(f"the run {run_id} cannot be read any further: {error}") from error
 
@@ -327,7 +321,28 @@ class RunStore:
         return StoreError(f"{self.path}: {what}; other runs can be read")
 
 
-def _event(line: Line) -> StoredEvent:
+def event_lines(file: BinaryIO) -> Iterator[Line]:
+    """Yield the lines of a file that hold events.
+
+    Raises:
+        DamagedLineError: If one is damaged, or others are missing before it.
+    """
+    before = 0
+    for _, line in read_lines(file):
+        if line.owner is not None:
+            continue
+        if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
+            raise DamagedLineError(f"events before event {line.seq} are missing")
+        before = line.seq
+        yield line
+
+
+def event_of(line: Line) -> StoredEvent:
+    """Return the event of a line.
+
+    Raises:
+        DamagedLineError: If it cannot be read.
+    """
     try:
         changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
         at = datetime.fromisoformat(line.at)
