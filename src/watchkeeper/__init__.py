@@ -70,4 +70,4 @@ else:
 
 __version__: Final = "0.1.0"
 
-provide("terminal", "watchkeeper.app.terminal", "Terminal")  # where a ToolPermissionHook asks by default
+provide("terminal", "watchkeeper.shield.terminal", "Terminal")  # where a ToolPermissionHook asks by default

@@ -32,7 +32,6 @@ VERSION: Final = 1
 
 SUFFIX: Final = ".jsonl"
 PRIVATE_FILE: Final = 0o600
-BINARY: Final = getattr(os, "O_BINARY", 0)
 
 CHECKED: Final = b',"crc":"%08x"}\n'
 TAIL: Final = len(CHECKED % 0)
@@ -201,8 +200,8 @@ class RunFile:
         """
         self.path = path
         self._durable = durable
-        make = 0 if take_over else os.O_CREAT
-        self._file = os.open(path, os.O_RDWR | make | os.O_APPEND | BINARY, PRIVATE_FILE)
+        how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over else os.O_CREAT)
+        self._file = os.open(path, how, PRIVATE_FILE)
         try:
             if fcntl is not None:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -266,21 +265,23 @@ class RunFile:
 
 
 @contextlib.contextmanager
-def held(path: Path) -> Generator[int | None]:
-    """Yield a file open for writing, which nobody can take meanwhile; None if a living process owns it.
+def held(path: Path) -> Generator[bool]:
+    """Yield whether no living process owns a file; none can take it meanwhile.
 
     Raises:
         OSError: If it cannot be opened.
     """
-    file = os.open(path, os.O_RDWR | BINARY)
+    if fcntl is None:
+        yield not is_owned(path)
+        return
+    file = os.open(path, os.O_RDWR)
     try:
-        taken = False
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                taken = True
-        yield None if taken else file
+        free = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        yield free
     finally:
         os.close(file)
 

@@ -42,7 +42,8 @@ MARKER: Final = "watchkeeper-store"
 VERSION: Final = "1"
 FOLDER_SUFFIX: Final = ".store"
 OLD_MAGIC: Final = b"SQLite format 3\x00"
-"""How a store of version 0.1 begins, which was one file."""
+OLD_PROGRAMS: Final = frozenset((b"WKPR", bytes(4)))
+"""How a store of version 0.1 begins, which was one file, and what it has at byte 68: zeros until SQLite gets to it."""
 
 UNWRITABLE: Final = "$unwritable"
 
@@ -381,9 +382,10 @@ def is_old_store(path: Path) -> bool:
     """Return whether a path is the file of a store of version 0.1, which held all runs."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(OLD_MAGIC)) == OLD_MAGIC
+            head = file.read(72)
     except OSError:
         return False
+    return head.startswith(OLD_MAGIC) and head[68:] in OLD_PROGRAMS
 
 
 def _check_there(path: Path) -> None:
