@@ -116,10 +116,7 @@ def _sealed(head: bytes) -> bytes:
 
 def is_whole(line: bytes) -> bool:
     """Return whether a line is complete, by its checksum."""
-    try:
-        return line[-1:] == b"\n" and int(line[-11:-3], 16) == crc32(line[:-TAIL])
-    except ValueError:
-        return False
+    return line[-TAIL:] == CHECKED % crc32(line[:-TAIL])
 
 
 def read_lines(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, Line]]:

@@ -232,10 +232,9 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
     )
 
 
-NOT_ENDED: Final = {
-    **{"ended_at": None, "stop": None, "items_done": None, "tokens": None, "cost_nanos": None},
-    **{"steps": None, "duration_ms": None, "completion": None, "turns": None, "usage": None},
-}
+NOT_ENDED: Final[Mapping[str, None]] = dict.fromkeys(
+    ("ended_at", "stop", "items_done", "tokens", "cost_nanos", "steps", "duration_ms", "completion", "turns", "usage")
+)
 
 
 def whole(value: object) -> int:
