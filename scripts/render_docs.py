@@ -153,6 +153,8 @@ RENDERERS: Mapping[str, Callable[[], str]] = {
     "help-runs": lambda: help_of("runs"),
     "help-show": lambda: help_of("show"),
     "help-observe": lambda: help_of("observe"),
+    "help-resume": lambda: help_of("resume"),
+    "help-store": lambda: help_of("store"),
 }
 
 

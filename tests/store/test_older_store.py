@@ -49,6 +49,7 @@ def content(path: Path) -> dict[str, object]:
         return {run.run_id: (run, list(store.events(run.run_id))) for run in runs}
 
 
+@pytest.mark.spec("FR-191")
 def test_runs_come_in_as_they_were_and_only_once(before: RunStore, older: Path, tmp_path: Path) -> None:
     untouched = older.read_bytes()
     into = tmp_path / "runs.store"

@@ -48,6 +48,7 @@ def found(store: RunStore) -> list[tuple[str, bool, str]]:
     return [(each.name.removesuffix(".jsonl"), each.damaged, each.what) for each in findings(store.path)]
 
 
+@pytest.mark.spec("FR-190")
 def test_every_damaged_byte_of_a_line_is_found(store: RunStore) -> None:
     run_id = over(store, "one")
     file = file_of(store, run_id)
@@ -69,6 +70,7 @@ def test_lines_that_are_missing_are_found(store: RunStore) -> None:
         assert [damaged for _, damaged, _ in found(store)] == [True]
 
 
+@pytest.mark.spec("FR-190")
 def test_what_a_crash_leaves_behind_is_no_damage_and_is_removed(store: RunStore) -> None:
     run_id = died(store, started(), Note("one"))
     file = file_of(store, run_id)
@@ -118,6 +120,7 @@ def test_what_another_write_left_half_is_cut_off_before_the_next(store: RunStore
     assert [event.seq for event in store.events(str(run_id))] == [1, 2]
 
 
+@pytest.mark.spec("FR-190")
 def test_runs_that_ended_before_the_time_are_deleted_with_those_below_them(store: RunStore) -> None:
     old, child, grandchild = uuid4(), uuid4(), uuid4()
     store.append(log(old, started()))
