@@ -26,6 +26,7 @@ from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.session.event_json import read_event, write_event
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.liveness import own_mark
@@ -89,7 +90,7 @@ class StoredEvent:
         """
         if UNWRITABLE in self.body:
             raise CodecError(f"event {self.seq} ({self.tag}) could not be written: {self.body[UNWRITABLE]}")
-        return load(self.body)
+        return read_event(self.tag, self.body)
 
     def envelope(self) -> Envelope:
         """Return the event as it was on the log; its types must have been imported.
@@ -342,7 +343,7 @@ def _line(item: Item) -> bytes:
     tag, changes = tag_of(type(event)), item.envelope.changes
     changed = ""
     try:
-        body = HELD.redacted_json(encode(dump(event)).decode())
+        body = HELD.redacted_json(write_event(event).decode())
         if changes is not None:
             changed = HELD.redacted_json(encode([dump(change) for change in changes]).decode())
     except Exception as error:
