@@ -260,6 +260,14 @@ def test_what_the_provider_adds_for_each_tool_that_it_only_names_is_reserved() -
         assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize("budget", ["many", [1], None])
+def test_a_budget_that_is_no_number_is_for_the_provider_to_refuse(budget: object) -> None:
+    with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
+        with contained(max_cost_usd=1, prices=PRICES) as gate:
+            messages(client, extra_body={"thinking": {"type": "enabled", "budget_tokens": budget}})
+            assert (gate.usage.steps, len(server.requests)) == (1, 1)
+
+
 def test_what_the_provider_chooses_or_stores_has_no_bound() -> None:
     with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
         with pytest.raises(UnpricedModelError, match="what fallbacks='default' chooses has no known price"):

@@ -135,7 +135,8 @@ class SentRequest:
             caps = [max([min(caps), *(cap for each in fallbacks if isinstance(cap := each.get("max_tokens"), int))])]
         self.cap = min(caps) * self.copies if caps else None
         thinking: dict[str, Any] = (self._get("thinking", dict) or {}) if wire.thinks_in_cap else {}
-        self.least = int(thinking.get("budget_tokens") or 0) + 1 if wire.thinks_in_cap else 0
+        budget = thinking.get("budget_tokens")
+        self.least = (budget if isinstance(budget, int) else 0) + 1 if wire.thinks_in_cap else 0
         self.wishes = {name: wish for name in PRICE_FIELDS if (wish := self._get(name, str)) is not None}
         self.long_cache = re.search(rb'"ttl"\s*:\s*"1h"', body) is not None
         self.kinds = tuple(sorted({kind.decode() for found in KINDS.findall(body) for kind in found if kind}))
