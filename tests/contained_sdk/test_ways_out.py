@@ -238,7 +238,7 @@ def test_a_refusal_can_be_sent_to_another_process(limits: Limits) -> None:
     with FakeOpenAI(lambda number, body: say("Good.")) as server, contained_http_client() as http:
         client = OpenAI(api_key="k", base_url=server.base_url, http_client=http)
         with ExecutionContext(limits), pytest.raises(CallStopped) as caught:
-            [chat(client), chat(client)]
+            _ = [chat(client), chat(client)]
     sent = caught.value
     for arrived in (pickle.loads(pickle.dumps(sent)), copy.copy(sent)):
         assert (str(arrived), arrived.stop, arrived.is_local) == (str(sent), sent.stop, sent.is_local)
