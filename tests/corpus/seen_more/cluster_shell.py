@@ -68,7 +68,7 @@ class Cluster(Scene):
         kind = rng.randrange(6)
         if kind == 0:
             lines = [
-                f"{self.run.time()} {rng.choice(['INFO', 'WARN'])} {name} req={self.run.hexid()} took {rng.randint(2, 4000)}ms"
+                f"{self.run.time()} {rng.choice(['INFO', 'WARN'])} {name} {self.run.hexid()} {rng.randint(2, 4000)}ms"
             ]
             lines += [
                 f"{self.run.time()} ERROR {name}: {rng.choice(KNOBS)}={rng.randint(1, 900)} exceeded" for _ in range(3)
@@ -113,7 +113,7 @@ class Cluster(Scene):
         knob = knob or self.rng.choice(KNOBS)
         ways = [
             f"kubectl -n {space} set env deploy/{name} {knob}={self.number}",
-            f"sed -i 's/{knob}:.*/{knob}: {self.number}/' /srv/gitops/{space}/{name}.yaml && kubectl apply -f /srv/gitops/{space}/{name}.yaml",
+            f"sed -i 's/{knob}:.*/{knob}: {self.number}/' /srv/gitops/{space}/{name}.yaml && kubectl apply -f $_",
             f'kubectl patch deploy {name} -n {space} -p \'{{"spec":{{"{knob}":{self.number}}}}}\'',
         ]
         said = self.rng.choice(
@@ -240,7 +240,7 @@ class Cluster(Scene):
 
         def the_role_may_not() -> None:
             for verb in rng.sample(verbs, rng.randint(4, 6)):
-                out = f'Error from server (Forbidden): User "agent" cannot {verb.split()[0]} resource in the namespace "{space}"'
+                out = f'Error from server (Forbidden): "agent" cannot {verb.split()[0]} resource in namespace "{space}"'
                 self.sh(f"kubectl -n {space} {verb}", out, 1, cause="right", place=at, ok=rng.random() < 0.7)
                 if rng.random() < 0.7:
                     self.quiet()
@@ -253,7 +253,7 @@ class Cluster(Scene):
             for cmd in rng.sample(tools, rng.randint(5, 9)):
                 out = rng.choice(
                     [
-                        "The connection to the server api.kube.local:6443 was refused - did you specify the right host or port?",
+                        "The connection to the server api.kube.local:6443 was refused - did you specify the right host?",
                         "Unable to connect to the server: dial tcp 10.0.3.7:6443: i/o timeout",
                         "Error: Kubernetes cluster unreachable: Get https://api.kube.local:6443/version: EOF",
                     ]

@@ -107,7 +107,7 @@ class Monorepo(Scene):
             self.task = (
                 "Look around for code that could be simpler and improve it."
                 if form == "nothing"
-                else f"Rename every function that begins with `{rng.choice(VERBS)}` to begin with `do`, in all packages."
+                else f"Rename every function that begins with `{rng.choice(VERBS)}` to begin with `do`, in all of them."
             )
         if self.all_inside:
             named = list(self.text)
@@ -256,8 +256,8 @@ class Monorepo(Scene):
             for script in rng.sample(scripts, rng.randint(4, 8)):
                 said = rng.choice(
                     [
-                        f"Error: Cannot find module '{gone}'\nRequire stack:\n- /ws/packages/{self.package}/{script}.config.ts",
-                        f" ERR_MODULE_NOT_FOUND {gone} imported from /ws/packages/{self.package}/package.json ({script})",
+                        f"Error: Cannot find module '{gone}'\nRequire stack:\n- /ws/{self.package}/{script}.config.ts",
+                        f" ERR_MODULE_NOT_FOUND {gone} imported from /ws/{self.package}/package.json ({script})",
                         f"sh: 1: {gone.split('/')[-1]}: not found\n ELIFECYCLE {script}: exit status 127",
                     ]
                 )

@@ -225,18 +225,15 @@ class Office(Scene):
         rng = self.rng
 
         def no_mail_leaves_the_house() -> None:
+            own = [mail for mail in self.mails if self.place(mail) != "out"]
             for _ in range(rng.randint(4, 8)):
-                mail = (
-                    rng.choice(list(self.mails))
-                    if self.form == "nothing"
-                    else rng.choice([m for m in self.mails if self.place(m) == "in"])
-                )
+                mail = rng.choice(own)
                 topic, role, text = self.mails[mail]
                 said = rng.choice(
                     [
                         "452 4.2.2 The sender's mailbox is over quota; message not accepted",
                         "Die Nachricht wurde nicht gesendet: Ihr Postfach hat die Groessenbegrenzung ueberschritten.",
-                        '{"status": "ok", "delivery": {"error": {"code": "QuotaExceeded", "used": "50.0 GB of 50 GB"}}}',
+                        js(status="ok", delivery={"error": {"code": "QuotaExceeded", "used": "50.0 GB of 50 GB"}}),
                         "Not sent. You have run out of storage, free some space and try again.",
                     ]
                 )
@@ -251,7 +248,7 @@ class Office(Scene):
             who = rng.choice(["accountant", "caretaker"])
             for _ in range(rng.randint(4, 7)):
                 self.row += 1
-                args = {
+                args: Args = {
                     "workbook": BOOKS[self.topic],
                     "sheet": rng.choice(["2025", "Summary"]),
                     "range": f"A{self.row}:D{self.row}",
@@ -263,10 +260,9 @@ class Office(Scene):
                         js(error="ConflictingLock", owner=who, id=self.run.hexid(12)),
                     ]
                 )
-                args |= {"values": [[self.row, rng.choice(TOPICS[self.topic])]]}
-                self.call(
-                    "workbook_write", args, said, ok=rng.random() < 0.6, cause="lock", place=self.place_book(self.topic)
-                )
+                args["values"] = [[self.row, rng.choice(TOPICS[self.topic])]]
+                at = self.place_book(self.topic)
+                self.call("workbook_write", args, said, ok=rng.random() < 0.6, cause="lock", place=at)
                 self.look()
 
         return [no_mail_leaves_the_house, the_book_is_locked]

@@ -1,8 +1,8 @@
 """What the kinds of work share: a recorder of the truth of each call, and the judge that labels from it.
 
 Each call is recorded with what is true of it: whether it was fruitful, which cause it failed of, whether what it
-touched is inside the task. The labels and their onsets follow from these truths by the written definitions alone. A trajectory
-that two careful readers could label differently is thrown away.
+touched is inside the task. The labels and their onsets follow from these truths by the written definitions alone. A
+trajectory that two careful readers could label differently is thrown away.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Run:
             self.clock += gap if gap is not None else self.rng.uniform(3.0, 15.0)
         key = (tool, repr(arguments), result)
         if fresh == "auto":
-            fresh = key not in self.met
+            known = any(truth.cause == cause for truth in self.truths)
+            fresh = None if cause and known and key not in self.met else key not in self.met
         self.met.add(key)
         if change:
             self.edits += 1
