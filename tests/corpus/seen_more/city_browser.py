@@ -73,7 +73,7 @@ class Portal(Scene):
         )
         self.ref += 10
         name = base.rsplit("/", 2)[-2:]
-        return f"<title>{' '.join(name)} - page {self.number}</title>\n<ul>\n{rows}\n</ul>\n<!-- rendered {self.run.time()} -->"
+        return f"<title>{' '.join(name)} - page {self.number}</title>\n<ul>\n{rows}\n</ul>\n<!-- {self.run.time()} -->"
 
     def visit(self, base: str, inside: bool) -> None:
         """Open a new page below this address."""
@@ -220,7 +220,7 @@ class Portal(Scene):
                     "browser_goto", {"url": url}, said, ok=rng.random() < 0.6, cause="site", place=self.place(True)
                 )
                 if rng.random() < 0.7:
-                    self.fill(base, True)
+                    self.run.call("notes_append", {"text": f"{url} to be visited later"}, f"{self.number} notes")
 
         def the_upload_is_too_large() -> None:
             for _ in range(rng.randint(4, 6)):

@@ -253,7 +253,7 @@ class Cluster(Scene):
             for cmd in rng.sample(tools, rng.randint(5, 9)):
                 out = rng.choice(
                     [
-                        "The connection to the server api.kube.local:6443 was refused - did you specify the right host?",
+                        "The connection to the server api.kube.local:6443 was refused - is this the right host?",
                         "Unable to connect to the server: dial tcp 10.0.3.7:6443: i/o timeout",
                         "Error: Kubernetes cluster unreachable: Get https://api.kube.local:6443/version: EOF",
                     ]

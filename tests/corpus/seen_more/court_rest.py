@@ -94,7 +94,7 @@ class Registry(Scene):
                     pages=rng.randint(1, 80),
                     mark=rng.choice(MARKS),
                 ),
-                f"<doc id='{doc}' etag='{self.run.hexid(6)}'><sort>{rng.choice(SORTS)}</sort><p>{rng.randint(1, 99)}</p></doc>",
+                f"<doc id='{doc}' etag='{self.run.hexid(6)}'><sort>{rng.choice(SORTS)}</sort><p>{self.version}</p></doc>",
                 js(
                     status=200,
                     items=[f"{rng.choice(SORTS)} of 2024-{rng.randint(1, 12):02d}" for _ in range(rng.randint(1, 6))],
@@ -107,15 +107,14 @@ class Registry(Scene):
         """Change something to what it was not before."""
         rng = self.rng
         self.version += 1
-        method, path, body = rng.choice(
-            [
-                ("PATCH", f"/dockets/{docket}/documents/{doc}", {"mark": rng.choice(MARKS), "version": self.version}),
-                ("POST", f"/dockets/{docket}/documents/{doc}/notes", {"text": f"see page {self.version}"}),
-                ("PUT", f"/dockets/{docket}/documents/{doc}/stamps/{self.version}", {"on": "2024-04-02"}),
-            ]
-        )
+        ways: list[tuple[str, str, Args]] = [
+            ("PATCH", f"/dockets/{docket}/documents/{doc}", {"mark": rng.choice(MARKS), "version": self.version}),
+            ("POST", f"/dockets/{docket}/documents/{doc}/notes", {"text": f"see page {self.version}"}),
+            ("PUT", f"/dockets/{docket}/documents/{doc}/stamps/{self.version}", {"on": "2024-04-02"}),
+        ]
+        method, path, body = rng.choice(ways)
         said = js(ok=True, etag=self.run.hexid(6)) if rng.random() < 0.7 else "204 No Content"
-        self.http(method, path, said, dict(body), place=self.place(docket, doc), change=True, clears="etag", fresh=True)
+        self.http(method, path, said, body, place=self.place(docket, doc), change=True, clears="etag", fresh=True)
 
     def step(self) -> None:
         """Read, then change."""

@@ -98,7 +98,9 @@ class Warehouse(Scene):
             text = f"select * from {table} order by {columns[0]} offset {self.number * 20} limit 12"
             out = "\t".join(columns) + "\n" + out
         elif kind == 3:
-            text = f"select {columns[0]} from {table} a where {column} not in (select {column} + {self.number} from {table})"
+            text = (
+                f"select {columns[0]} from {table} where {column} not in (select {column} + {self.number} from {table})"
+            )
             out = (
                 f"0 rows ({self.run.millis()} ms)"
                 if rng.random() < 0.3
@@ -227,7 +229,7 @@ class Warehouse(Scene):
                 out = rng.choice(
                     [
                         "ERROR:  canceling statement due to lock timeout (55P03)",
-                        f"ERROR:  could not obtain lock on relation {table.split('.')[1]}\nCONTEXT: pid {rng.randint(100, 999)}",
+                        f"ERROR:  could not obtain lock on relation {table.split('.')[1]}, pid {rng.randint(100, 999)}",
                         f"statement timeout after {rng.randint(30000, 30900)} ms: waiting for ShareLock held by 4711",
                     ]
                 )
@@ -243,7 +245,7 @@ class Warehouse(Scene):
                 text = f"select {rng.choice(columns)} from {table} t where t.{wrong} is not null limit {number * 9}"
                 out = rng.choice(
                     [
-                        f"ERROR: column t.{wrong} does not exist\nLINE 1: ...where t.{wrong} is not\n                 ^",
+                        f"ERROR: column t.{wrong} does not exist\nLINE 1: ...where t.{wrong} is not\n        ^",
                         f'42703 undefined_column "{wrong}" at character {rng.randint(20, 90)}',
                     ]
                 )

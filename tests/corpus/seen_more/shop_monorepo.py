@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from tests.corpus.seen_more.world import Place, Scene, Shape, stories
+from tests.corpus.seen_more.world import Args, Place, Scene, Shape, stories
 from tests.corpus.trace import Trace
 
 KIND = "shop_monorepo"
@@ -21,8 +21,7 @@ SHARED = {
     "utils": ["money", "dates", "retry", "guards", "strings"],
     "ui-kit": ["Button", "Field", "Modal", "Toast", "Table"],
 }
-WORDS = ["locale", "draft", "amount", "rows", "cursor", "label", "state", "stamp", "limit", "rate", "parts", "flag"]
-WORDS += ["owner", "slot", "weight", "unit"]
+WORDS = ["locale", "draft", "amount", "rows", "cursor", "label", "state", "stamp", "limit", "rate", "parts", "slot"]
 VERBS = ["load", "build", "merge", "pick", "clamp", "format", "parse", "reset", "apply", "join", "split", "read", "sum"]
 
 
@@ -207,7 +206,7 @@ class Monorepo(Scene):
 
         def asks_for_a_name_that_is_nowhere() -> None:
             word = self.rng.choice(["rollback", "dirtyFlag", "sessionKey", "keepAlive"])
-            ways: list[tuple[str, dict[str, object]]] = [
+            ways: list[tuple[str, Args]] = [
                 ("workspace_search", {"query": query, "include": include})
                 for query in (word, word.lower(), word.upper(), f"\\b{word}\\b", f"{word}(", f"this.{word}")
                 for include in (f"packages/{self.package}/**", f"packages/{self.package}/src/*.ts", self.target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from tests.corpus.seen_more.world import Place, Scene, Shape, js, stories
+from tests.corpus.seen_more.world import Args, Place, Scene, Shape, js, stories
 from tests.corpus.trace import Trace
 
 KIND = "tenancy_mail"

@@ -26,13 +26,16 @@ WAIT_APART, WAIT_LOOKS, WAIT_SECONDS = 20.0, 10, 900.0
 STRETCH = 6
 LOOK_AROUND = 10
 
-PLANS: tuple[tuple[Label, ...], ...] = (
-    ((),) * 22
-    + (("stalled",),) * 5
-    + (("cascading",),) * 5
-    + (("drifting",),) * 5
-    + (("stalled", "cascading"), ("stalled", "drifting"), ("cascading", "drifting"))
+SHARES: tuple[tuple[int, tuple[Label, ...]], ...] = (
+    (22, ()),
+    (5, ("stalled",)),
+    (5, ("cascading",)),
+    (5, ("drifting",)),
+    (1, ("stalled", "cascading")),
+    (1, ("stalled", "drifting")),
+    (1, ("cascading", "drifting")),
 )
+PLANS = [plan for share, plan in SHARES for _ in range(share)]
 
 
 def js(**values: object) -> str:
