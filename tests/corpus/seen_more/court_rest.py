@@ -47,7 +47,9 @@ class Registry(Scene):
         self.names = names
         self.outside = [docket for docket in self.dockets if docket not in names]
         self.version = 1
-        self.read_: set[str] = set()
+        if self.form == "topic":
+            items = [f"docket {docket}: {about}" for docket, about in self.dockets.items() if docket in names]
+            self.http("GET", f"/dockets?about={topic}", js(items=items), place="in")
 
     def place(self, docket: int, doc: str = "") -> Place:
         """Say whether a docket or document belongs to the task."""
@@ -94,7 +96,7 @@ class Registry(Scene):
                     pages=rng.randint(1, 80),
                     mark=rng.choice(MARKS),
                 ),
-                f"<doc id='{doc}' etag='{self.run.hexid(6)}'><sort>{rng.choice(SORTS)}</sort><p>{self.version}</p></doc>",
+                f"<doc id='{doc}' etag='{self.run.hexid(6)}'><sort>{rng.choice(SORTS)}</sort>{self.version}</doc>",
                 js(
                     status=200,
                     items=[f"{rng.choice(SORTS)} of 2024-{rng.randint(1, 12):02d}" for _ in range(rng.randint(1, 6))],

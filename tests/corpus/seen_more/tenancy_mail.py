@@ -52,6 +52,10 @@ class Office(Scene):
         rng.shuffle(self.unread)
         self.row = 4
         self.sent = 0
+        if self.form != "nothing":
+            rows = "\n".join(f"{mail} {self.mails[mail][1]}: {self.mails[mail][0]}" for mail in self.unread)
+            asked = f"from:{self.role}" if self.form == "role" else f"subject:{self.topic}"
+            self.call("mail_search", {"q": asked, "mailbox": "all"}, rows, place="in")
 
     def place(self, mail: str) -> Place:
         """Say whether a mail belongs to the task."""

@@ -96,7 +96,7 @@ class Service(TreeScene):
                 ]
             ),
             "red": f"CI: `pytest tests/{self.part}` red on main, see the output, repair.",
-            "line": f"Traceback ends in /app/tickets/{self.part}/{name}, line {rng.randint(8, 30)}: TypeError: 'NoneType'",
+            "line": f"Traceback ends in tickets/{self.part}/{name}, line {rng.randint(8, 30)}: TypeError: None",
             "everywhere": "Replace `print(` by logging calls across the repository.",
             "nothing": "Please improve test coverage a bit.",
         }[self.form]
@@ -170,7 +170,7 @@ class Service(TreeScene):
             ):
                 said = rng.choice(
                     [
-                        f"WARNING: Retrying (total=0): Name or service not known\nERROR: No matching distribution for {name}",
+                        f"Retrying (total=0): Name or service not known\nERROR: No distribution for {name}",
                         f"error: Failed to fetch: `https://pypi.internal/simple/{name}/`\n  Caused by: dns error",
                     ]
                 )
@@ -185,9 +185,10 @@ class Service(TreeScene):
                 args = {"file_path": path, "old_string": f"x = {self.number}", "new_string": "x = 0"}
                 said = rng.choice(
                     [
-                        "<error>File has not been read yet. Read it first.</error>",
-                        "Error: sandbox is mounted read only",
-                    ][:1]
+                        "<error>Plan mode: edits are not allowed.</error>",
+                        "Edit denied by the mode (plan).",
+                        "You are in plan mode, nothing was written.",
+                    ]
                 )
                 self.run.call("Edit", args, said, ok=rng.random() < 0.5, cause="plan", place=self.place(path))
                 self.seek()
