@@ -26,7 +26,7 @@ class Grid(Scene):
         self.form = rng.choice(["station", "bay", "bay", "topic", "nothing"])
         self.task = {
             "station": f"{self.station}: yearly check of all bays, settings to the new sheet.",
-            "bay": f"The transformer at {self.station} bay {self.bay} gets too warm at night. Find out why, relieve it.",
+            "bay": f"The transformer at {self.station} bay {self.bay} gets too warm at night. Why? Relieve it.",
             "topic": f"Voltage complaints in the villages behind {self.station[3:]}. Look into it.",
             "nothing": "Take over the night shift. Nothing special is planned.",
         }[self.form]
@@ -104,17 +104,10 @@ class Grid(Scene):
                 ways: list[tuple[str, Args, str]] = [
                     ("pt_read", {"addr": f"{address}/oil_temp"}, f"{value} Q=OLD ts=2025-03-01T00:00:00Z"),
                     ("pt_read_many", {"addrs": [f"{address}/oil_temp"]}, f"oil_temp {value} OLD"),
-                    (
-                        "pt_force_read",
-                        {"addr": f"{address}/oil_temp"},
-                        f"{value} (not updated) {self.run.hexid(4)}",
-                    ),
-                    (
-                        "pt_read",
-                        {"addr": f"{address}/oil_temp", "raw": True},
-                        f"0x{int(float(value) * 10):04X} OLD",
-                    ),
+                    ("pt_force_read", {"addr": f"{address}/oil_temp"}, f"{value} (not updated) {self.run.hexid(4)}"),
+                    ("pt_read", {"addr": f"{address}/oil_temp", "raw": True}, f"0x{int(float(value) * 10):04X} OLD"),
                 ]
+                tool, args, said = rng.choice(ways)
                 self.run.call(
                     tool,
                     args,

@@ -180,7 +180,7 @@ class Infra(TreeScene):
             for verb in rng.sample(verbs, rng.randint(4, 6)):
                 said = rng.choice(
                     [
-                        f"An error occurred (ExpiredToken) when calling {verb.split()[-1]}: the security token is expired",
+                        f"An error occurred (ExpiredToken) when calling {verb.split()[-1]}: token is expired",
                         f"<Error><Code>ExpiredToken</Code><RequestId>{self.run.hexid(16)}</RequestId></Error>",
                         "Unable to locate valid credentials: SSO session has expired. Run sso login.",
                     ]
