@@ -47,6 +47,7 @@ class Registry(Scene):
         self.names = names
         self.outside = [docket for docket in self.dockets if docket not in names]
         self.version = 1
+        self.read_: set[str] = set()
         if self.form == "topic":
             items = [f"docket {docket}: {about}" for docket, about in self.dockets.items() if docket in names]
             self.http("GET", f"/dockets?about={topic}", js(items=items), place="in")
@@ -84,26 +85,21 @@ class Registry(Scene):
         """Ask something new about a document."""
         rng = self.rng
         self.version += 1
-        part = rng.choice(["", "/pages", "/history", "/parties", "/text", "/references", "/stamps"])
-        query = f"?page={self.version}" if part and rng.random() < 0.6 else ""
-        path = f"/dockets/{docket}/documents/{doc}{part}{query}"
-        body = rng.choice(
-            [
-                js(
-                    request=self.run.hexid(),
-                    id=doc,
-                    sort=rng.choice(SORTS),
-                    pages=rng.randint(1, 80),
-                    mark=rng.choice(MARKS),
-                ),
-                f"<doc id='{doc}' etag='{self.run.hexid(6)}'><sort>{rng.choice(SORTS)}</sort>{self.version}</doc>",
-                js(
-                    status=200,
-                    items=[f"{rng.choice(SORTS)} of 2024-{rng.randint(1, 12):02d}" for _ in range(rng.randint(1, 6))],
-                ),
-            ]
-        )
-        self.http("GET", path, body, place=self.place(docket, doc), fresh=True)
+        base = f"/dockets/{docket}/documents/{doc}"
+        parts = [part for part in ("", "/history", "/parties", "/stamps") if base + part not in self.read_]
+        part = rng.choice([*parts, "/text", "/references"])
+        self.read_.add(base + part)
+        day = f"2024-{rng.randint(1, 12):02d}-{rng.randint(1, 28):02d}"
+        if part == "":
+            reply = js(id=doc, sort=rng.choice(SORTS), received=day, mark=rng.choice(MARKS), etag=self.run.hexid(6))
+        elif part in ("/text", "/references"):
+            self.read_.discard(base + part)
+            part += f"?page={self.version}"
+            reply = f"<page n='{self.version}' of='{doc}'>{rng.choice(SORTS)} of {day}, {rng.choice(TOPICS)}</page>"
+        else:
+            items = [f"{day} {rng.choice(MARKS)} by clerk {rng.randint(1, 9)}" for _ in range(rng.randint(1, 6))]
+            reply = js(request=self.run.hexid(), **{part[1:]: items})
+        self.http("GET", base + part, reply, place=self.place(docket, doc), fresh=True)
 
     def change(self, docket: int, doc: str) -> None:
         """Change something to what it was not before."""
