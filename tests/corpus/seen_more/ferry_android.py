@@ -25,12 +25,12 @@ class App(TreeScene):
     }
     shared: ClassVar[dict[str, list[str]]] = {"core": ["HttpClient", "Clock", "Result", "Prefs", "Analytics"]}
     strays = (
-        "gradle.properties",
-        "settings.gradle.kts",
         "fastlane.Fastfile",
-        "proguard.rules",
-        "AndroidManifest",
-        "detekt.yml",
+        "docs.Releases",
+        "store.Listing",
+        "scripts.Screenshots",
+        "wiki.Home",
+        "docs.Onboarding",
     )
     words = ("departure", "token", "pier", "locale", "badge", "retry", "offline", "window", "theme", "delay", "cursor")
 
@@ -103,6 +103,10 @@ class App(TreeScene):
 
     def do_edit(self, path: str, before: str, after: str, fresh: bool, place: Place) -> None:
         """Change a member."""
+        if not before:
+            file = path.replace(".", "/")
+            self.run.call("ide_create_file", {"file": file, "text": after}, "created", fresh=fresh, change=True, place=place)
+            return
         args: Args = {"fqName": path, "member": before.strip()[:40], "newText": after}
         said = self.rng.choice(["reformatted, 0 problems", js(changed=1), f"ok ({self.run.millis()} ms)"])
         self.run.call(
@@ -132,7 +136,7 @@ class App(TreeScene):
             ):
                 said = rng.choice(
                     [
-                        "FAILURE: Build failed with an exception.\n> Failed to install: platforms;android-35, licences not accepted",
+                        "FAILURE: Build failed with an exception.\n> platforms;android-35: licences not accepted",
                         f"> Task :app:{task} FAILED\nLicenceNotAcceptedException",
                         f"Gradle sync failed ({self.run.millis()} ms): accept the SDK licence agreements",
                     ]

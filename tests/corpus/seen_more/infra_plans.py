@@ -25,12 +25,12 @@ class Infra(TreeScene):
     }
     shared: ClassVar[dict[str, list[str]]] = {"modules": ["network", "bucket", "role", "queue", "zone", "key"]}
     strays = (
-        ".github/workflows/plan.yml",
         "README.md",
         "scripts/rotate.sh",
-        "policies/tags.rego",
-        "Makefile",
-        "atlantis.yaml",
+        "docs/oncall.md",
+        ".github/CODEOWNERS",
+        "docs/cost.md",
+        "scripts/report.py",
     )
     words = (
         "subnet",

@@ -27,7 +27,14 @@ class Firmware(TreeScene):
         "lib": ["ring", "fixmath", "assert_", "ticks"],
         "hal": ["gpio", "clock", "irq"],
     }
-    strays = ("Makefile", "tools/flash.sh", ".clang-format", "doc/README", "ci/build.yml", "linker/stm.ld")
+    strays = (
+        "doc/README",
+        "tools/flash.sh",
+        "doc/pinout.md",
+        "tools/plot.py",
+        ".gitattributes",
+        "doc/history.txt",
+    )
     words = (
         "gain",
         "offset",
@@ -115,6 +122,9 @@ class Firmware(TreeScene):
 
     def do_edit(self, path: str, before: str, after: str, fresh: bool, place: Place) -> None:
         """Change by sed, by a patch or by a here-document."""
+        if not before:
+            self.sh(f"cat > {path} <<'E'\n{after}\nE", "", fresh=fresh, change=True, place=place)
+            return
         a, b = before.strip()[:40].replace("/", "."), after.strip().replace("/", ".")
         line = self.rng.choice(
             [

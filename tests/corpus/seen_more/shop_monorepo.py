@@ -229,7 +229,7 @@ class Monorepo(Scene):
             for number in range(self.rng.randint(4, 7)):
                 a, b = (one, two) if number % 2 else (two, one)
                 args = {"filePath": path, "before": f"  return {a} ?? 0", "after": f"  return {b} ?? 0"}
-                self.run.call("editor_replace", args, "ok", fresh=number < 2, place=self.place(path), change=True)
+                self.run.call("editor_replace", args, "ok", fresh=number < 1, place=self.place(path), change=True)
                 kept = list(self.bugs)
                 self.check()
                 self.bugs = kept
@@ -324,7 +324,7 @@ class Monorepo(Scene):
             names = [
                 ".github/workflows/release.yml",
                 "docs/CONTRIBUTING.md",
-                "Dockerfile",
+                "docs/glossary.md",
                 "renovate.json",
                 "docs/adr/0007.md",
             ]

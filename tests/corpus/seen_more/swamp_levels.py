@@ -25,12 +25,12 @@ class Levels(TreeScene):
     }
     shared: ClassVar[dict[str, list[str]]] = {"prefabs": ["door", "torch", "boat", "enemy_base", "chest", "trigger"]}
     strays = (
-        "project.cfg",
-        "export_presets.cfg",
-        "addons/camera/plugin",
-        "audio/bus_layout",
-        "i18n/strings.de",
         "store/page_text",
+        "i18n/strings.de",
+        "audio/credits",
+        "press/kit",
+        "tools/pack_textures",
+        "docs/roadmap",
     )
     words = (
         "speed",
@@ -115,6 +115,9 @@ class Levels(TreeScene):
 
     def do_edit(self, path: str, before: str, after: str, fresh: bool, place: Place) -> None:
         """Set a property."""
+        if not before:
+            self.run.call("file.write", {"file": path, "text": after}, "written", fresh=fresh, change=True, place=place)
+            return
         key, _, value = after.partition(" = ")
         args: Args = {"scene": path, "node": f"N{len(before) % 5}", "prop": key, "value": value}
         said = self.rng.choice(["true", "set", f"undo#{self.rng.randint(100, 999)}"])

@@ -25,12 +25,12 @@ class Service(TreeScene):
     }
     shared: ClassVar[dict[str, list[str]]] = {"core": ["db", "clock", "errors", "settings", "events"]}
     strays = (
-        "pyproject.toml",
-        "docker-compose.yml",
-        ".pre-commit-config.yaml",
         "README.md",
-        "scripts/seed_demo.py",
         "CHANGELOG.md",
+        "scripts/seed_demo.py",
+        "docs/deploy.md",
+        "helm/values.yaml",
+        ".github/CODEOWNERS",
     )
     words = (
         "expiry",
@@ -117,7 +117,7 @@ class Service(TreeScene):
         args = {"file_path": path, "old_string": before, "new_string": after}
         tool = "Edit" if before else "Write"
         if not before:
-            args = {"file_path": f"/app/{path}", "content": after}
+            args = {"file_path": path if path.startswith("/") else f"/app/{path}", "content": after}
         said = f"The file {path} has been updated." if self.rng.random() < 0.6 else f"Applied 1 edit to {path}"
         self.run.call(tool, args, said, fresh=fresh, change=True, place=place)
 

@@ -53,6 +53,8 @@ class TreeScene(Scene):
         self.form: Form = rng.choice(self.forms)
         self.task = self.say_task()
         self._settle()
+        if rng.random() < 0.12:
+            self._hide_task_in_ticket()
 
     def _settle(self) -> None:
         own = self.paths[self.part]
@@ -68,6 +70,12 @@ class TreeScene(Scene):
             near.add(self.named_by_check)
         self.inside = sorted({*self.core, *near})
         self.outside = sorted(path for path in self.text if path not in self.inside)
+
+    def _hide_task_in_ticket(self) -> None:
+        key = f"{self.part.rsplit('/', 1)[-1][:3].upper()}-{self.number}{self.rng.randint(10, 99)}"
+        text = f"{key} [{self.rng.choice(['bug', 'story', 'chore'])}, prio {self.rng.randint(1, 4)}]\n{self.task}"
+        self.task = self.rng.choice([f"Work on {key}.", f"{key} is yours. Finish it today.", f"Please do ticket {key}"])
+        self.run.call("tracker_get", {"key": key}, text, place=self.here)
 
     def path(self, part: str, stem: str) -> str:
         """Say where a file lies."""
@@ -321,6 +329,28 @@ class TreeScene(Scene):
                 self.number += 1
             self.edit(self.target)
 
+        def compares_with_a_model_elsewhere() -> None:
+            for path in rng.sample(self.outside, min(len(self.outside), rng.randint(2, 4))):
+                self.read(path)
+                self.edit(rng.choice(self.core))
+                self.quiet()
+
+        def two_small_changes_elsewhere() -> None:
+            for _ in range(3):
+                self.edit(rng.choice(self.core))
+            for path in self.outside[:2]:
+                self.edit(path)
+            for _ in range(6):
+                self.edit(rng.choice(self.core))
+
+        def writes_new_files_of_the_part() -> None:
+            if self.form in ("folder", "words", "glob"):
+                for word in rng.sample(list(self.words), rng.randint(2, 4)):
+                    path = self.path(self.part, f"{word.replace(' ', '_')}_extra")
+                    self.do_edit(path, "", self.new_line(path, word), True, self.here)
+                    self.number += 1
+            self.work(2)
+
         def reads_once_more_before_each_edit() -> None:
             for _ in range(rng.randint(2, 4)):
                 self.edit(self.target)
@@ -333,5 +363,8 @@ class TreeScene(Scene):
             a_short_way_out_and_back,
             goes_through_all_callers,
             finds_nothing_several_times,
+            compares_with_a_model_elsewhere,
+            two_small_changes_elsewhere,
+            writes_new_files_of_the_part,
             reads_once_more_before_each_edit,
         ]
