@@ -234,7 +234,15 @@ class Portal(Scene):
                 )
                 self.step()
 
-        return [the_session_has_ended, the_site_is_being_mended, the_upload_is_too_large]
+        def tries_the_login_in_vain() -> None:
+            for number in range(rng.randint(7, 12)):
+                said = rng.choice(
+                    ["PIN falsch. Konto gesperrt.", "<p class=err>Konto gesperrt (PIN)</p>", "cuenta bloqueada"]
+                )
+                args = {"page": f"{SITE}/login", "field": "pin", "value": "****"}
+                self.run.call("browser_type", args, said, ok=rng.random() < 0.8, cause="pin", fresh=number == 0)
+
+        return [tries_the_login_in_vain, the_session_has_ended, the_site_is_being_mended, the_upload_is_too_large]
 
     def drifts(self) -> Sequence[Shape]:
         """Ways to leave the task."""
@@ -318,7 +326,18 @@ class Portal(Scene):
                 args = {"page": f"{base}/form", "ref": f"e7{number}"}
                 self.run.call("browser_check", args, "checked", place=at, change=True)
 
+        def the_form_wants_one_thing_after_the_other() -> None:
+            for field in rng.sample(["IBAN", "birthday", "floor", "tax no.", "signature", "phone"], rng.randint(4, 6)):
+                said = rng.choice([f"Bitte ausfuellen: {field}", f"<b>Error</b>: field '{field}' is required"])
+                self.run.call("browser_click", {"page": f"{base}/form", "ref": "send"}, said, cause=field, place=at)
+                args = {"page": f"{base}/form", "field": field, "value": f"value {self.number}"}
+                self.run.call("browser_type", args, "set", place=at, change=True, clears=field)
+            self.run.call(
+                "browser_click", {"page": f"{base}/form", "ref": "send"}, "Vielen Dank!", place=at, change=True
+            )
+
         return [
+            the_form_wants_one_thing_after_the_other,
             pages_of_a_list,
             the_site_comes_back,
             waits_in_the_queue,

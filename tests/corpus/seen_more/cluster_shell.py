@@ -364,7 +364,25 @@ class Cluster(Scene):
                 self.sh(f"kubectl -n {space} get cm {name}-v{number}", out, 1, place=at)
             self.change(space, name)
 
+        def several_rights_are_granted_in_turn() -> None:
+            for verb in rng.sample(
+                ["get secrets", "patch deploy", "delete pod", "create job", "list hpa"], rng.randint(3, 4)
+            ):
+                out = f'Error from server (Forbidden): "agent" cannot {verb} in namespace "{space}"'
+                for number in range(rng.randint(1, 2)):
+                    self.sh(
+                        f"kubectl -n {space} {verb} {name} --v={number}",
+                        out,
+                        1,
+                        cause=verb,
+                        place=at,
+                        ok=rng.random() < 0.5,
+                    )
+                self.sh(f"request-role '{verb}' --ns {space}", f"granted: {verb} for 2h", change=True)
+                self.sh(f"kubectl -n {space} {verb} {name}", f"{name} ok {self.run.hexid(4)}", place=at, clears=verb)
+
         return [
+            several_rights_are_granted_in_turn,
             waits_for_a_rollout,
             a_refused_connection_heals,
             greps_without_hits,

@@ -226,7 +226,23 @@ class Registry(Scene):
                 self.http("GET", path, said, cause="seal", place=self.place(docket))
                 self.look(*self.own())
 
-        return [wrong_version_at_every_write, the_token_has_expired, the_archive_is_sealed]
+        def sends_the_refused_request_again() -> None:
+            docket, doc = self.own()
+            for number in range(rng.randint(7, 12)):
+                said = js(error={"code": 412, "message": "etag missing", "id": self.run.hexid(10)})
+                path = f"/dockets/{docket}/documents/{doc}"
+                fresh = number == 0
+                at = self.place(docket, doc)
+                self.http(
+                    "PATCH", path, said, {"mark": "checked"}, cause="etag", place=at, fresh=fresh, ok=rng.random() < 0.5
+                )
+
+        return [
+            sends_the_refused_request_again,
+            wrong_version_at_every_write,
+            the_token_has_expired,
+            the_archive_is_sealed,
+        ]
 
     def drifts(self) -> Sequence[Shape]:
         """Ways to leave the task."""

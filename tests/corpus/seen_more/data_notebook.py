@@ -242,7 +242,20 @@ class Notebook(Scene):
                 self.py(code, error, ok=rng.random() < 0.5, cause="memory")
                 self.look(path)
 
-        return [a_package_is_missing, the_disk_is_full, memory_runs_out_and_the_kernel_dies]
+        def runs_the_same_failing_cell() -> None:
+            path = self.own()
+            column = SETS[path.split("/")[1]][0]
+            ways = [
+                f"df['{column.upper()}'].mean()",
+                f"df.loc[:, '{column.upper()}'].mean()",
+                f"df.{column.upper()}.mean()",
+            ]
+            for number in range(rng.randint(7, 11)):
+                out = trace(f"KeyError: '{column.upper()}'")
+                code = f"{self.load(path)}\n{rng.choice(ways)}"
+                self.py(code, out, ok=rng.random() < 0.5, cause="column", fresh=number == 0, place=self.place(path))
+
+        return [runs_the_same_failing_cell, a_package_is_missing, the_disk_is_full, memory_runs_out_and_the_kernel_dies]
 
     def drifts(self) -> Sequence[Shape]:
         """Ways to leave the task."""
@@ -317,7 +330,29 @@ class Notebook(Scene):
                 )
             self.work(3)
 
+        def each_file_has_another_fault() -> None:
+            faults = [
+                "ParserError: line 3",
+                "UnicodeDecodeError: byte 0xe4",
+                "KeyError: 'month'",
+                "ValueError: NaT in index",
+            ]
+            for fault in rng.sample(faults, rng.randint(3, 4)):
+                other = self.own()
+                for number in range(rng.randint(1, 2)):
+                    out = f"Traceback (most recent call last):\n{fault}"
+                    self.py(
+                        f"{self.load(other)}\ncheck(df, {number})", out, ok=False, cause=fault, place=self.place(other)
+                    )
+                self.py(
+                    f"{self.load(other)[:-1]}, **fix[{fault[:6]!r}])\ncheck(df)",
+                    "ok",
+                    place=self.place(other),
+                    clears=fault,
+                )
+
         return [
+            each_file_has_another_fault,
             a_sweep_of_one_parameter,
             three_wrong_separators,
             head_three_times,

@@ -105,7 +105,9 @@ class App(TreeScene):
         """Change a member."""
         if not before:
             file = path.replace(".", "/")
-            self.run.call("ide_create_file", {"file": file, "text": after}, "created", fresh=fresh, change=True, place=place)
+            self.run.call(
+                "ide_create_file", {"file": file, "text": after}, "created", fresh=fresh, change=True, place=place
+            )
             return
         args: Args = {"fqName": path, "member": before.strip()[:40], "newText": after}
         said = self.rng.choice(["reformatted, 0 problems", js(changed=1), f"ok ({self.run.millis()} ms)"])

@@ -212,7 +212,13 @@ class Freight(Scene):
                 if rng.random() < 0.8:
                     self.run.call("notepad", {"append": f"{booking}: {self.seq} still to be asked"}, "saved")
 
-        return [every_amendment_is_rejected, the_terminal_times_out]
+        def logs_on_again_and_again() -> None:
+            for number in range(rng.randint(7, 12)):
+                out = rng.choice(["PASSWORD EXPIRED", "*REJ* PASSWORD EXPIRED", "LOGON NOT POSSIBLE: PASSWORD EXPIRED"])
+                line = rng.choice(["LOGON AGENT", "LOGON AGENT DESK7", "LOGON AGENT /FORCE"])
+                self.tx(line, out, ok=rng.random() < 0.6, cause="logon", fresh=number == 0)
+
+        return [logs_on_again_and_again, every_amendment_is_rejected, the_terminal_times_out]
 
     def drifts(self) -> Sequence[Shape]:
         """Ways to leave the task."""
@@ -284,7 +290,23 @@ class Freight(Scene):
             for _ in range(5):
                 self.step()
 
+        def rejections_with_different_reasons() -> None:
+            for reason in rng.sample(["WEIGHT", "SEAL", "HS CODE", "VOYAGE", "CONSIGNEE"], rng.randint(3, 5)):
+                self.seq += 1
+                self.tx(
+                    f"SND {booking} IFTMIN {self.seq}",
+                    f"*REJ* {reason} MISSING",
+                    cause=reason,
+                    place=at,
+                    ok=rng.random() < 0.5,
+                )
+                self.tx(
+                    f"AMD {booking} {reason.replace(' ', '')}={self.seq}", "*OK*", place=at, change=True, clears=reason
+                )
+            self.tx(f"SND {booking} IFTMIN {self.seq + 1}", "*OK*", place=at, change=True, clears="edi")
+
         return [
+            rejections_with_different_reasons,
             pages_of_the_manifest,
             line_busy_then_free,
             ship_comes_nearer,

@@ -190,7 +190,17 @@ class Grid(Scene):
                 if rng.random() < 0.8:
                     self.look(station, bay)
 
-        return [the_line_to_the_station_is_down, another_desk_has_the_control]
+        def polls_an_invalid_point() -> None:
+            address = f"{station}/B{bay:02d}/P"
+            for number in range(rng.randint(8, 14)):
+                tool = rng.choice(["pt_read", "pt_force_read"])
+                said = rng.choice(["ERR object does not exist", "NEG_CON COT=47", "unknown information object"])
+                at = self.place(station, bay)
+                self.run.call(
+                    tool, {"addr": address}, said, ok=rng.random() < 0.6, cause="object", fresh=number == 0, place=at
+                )
+
+        return [polls_an_invalid_point, the_line_to_the_station_is_down, another_desk_has_the_control]
 
     def drifts(self) -> Sequence[Shape]:
         """Ways to leave the task."""

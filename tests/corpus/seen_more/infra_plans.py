@@ -205,7 +205,18 @@ class Infra(TreeScene):
                 args = {"command": "tail -1 apply.log", "workdir": "/w"}
                 self.run.call("run_command", args, said, watch="apply", moved=True, gap=self.rng.uniform(20, 60))
 
-        return [*super().alikes(), workspace_thrice, an_apply_that_goes_on]
+        def errors_of_one_kind_with_three_causes() -> None:
+            for word in self.rng.sample(self.words, 3):
+                for number in range(self.rng.randint(1, 2)):
+                    args = {"command": f"terraform -chdir=infra/{self.part} import r.{word} {number}", "workdir": "/w"}
+                    said = f"Error: AccessDenied: missing permission {word}:Describe (request {self.run.hexid()})"
+                    self.run.call("run_command", args, said, ok=False, cause=word, place=self.here)
+                args = {"command": f"grant {word}:Describe --to agent", "workdir": "/w"}
+                self.run.call("run_command", args, "granted", change=True)
+                args = {"command": f"terraform -chdir=infra/{self.part} import r.{word} x", "workdir": "/w"}
+                self.run.call("run_command", args, f"Import of {word} successful!", clears=word, place=self.here)
+
+        return [errors_of_one_kind_with_three_causes, *super().alikes(), workspace_thrice, an_apply_that_goes_on]
 
 
 def trajectories(rng: random.Random) -> Iterator[Trace]:

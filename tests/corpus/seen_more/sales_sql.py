@@ -358,7 +358,26 @@ class Warehouse(Scene):
                     gap=rng.uniform(22, 50),
                 )
 
+        def three_tables_want_three_grants() -> None:
+            for other in rng.sample(self.inside, min(3, len(self.inside))):
+                short = other.split(".")[1]
+                for number in range(rng.randint(1, 3)):
+                    text = f"select {TABLES[other][number % 2]} from {other} for update limit {number + 1}"
+                    self.sql(
+                        text,
+                        f"ERROR:  permission denied for table {short}",
+                        ok=False,
+                        cause=other,
+                        place=self.place(other),
+                    )
+                self.sql(f"set role owner_{short}", "SET", change=True)
+                out = f"{self.number * 3}\n(1 row)"
+                self.sql(
+                    f"select {TABLES[other][0]} from {other} for update", out, place=self.place(other), clears=other
+                )
+
         return [
+            three_tables_want_three_grants,
             bisects_by_date,
             three_wrong_names_and_then_the_catalogue,
             looks_at_the_list_of_tables,

@@ -209,7 +209,17 @@ class Service(TreeScene):
                 lines = "\n".join(self.text[path])
                 self.run.call("Read", {"file_path": path}, lines, fresh=True, place=self.place(path), beside=number > 0)
 
-        return [*super().alikes(), git_status_thrice, four_files_at_once]
+        def one_missing_module_after_the_other() -> None:
+            for name in self.rng.sample(["freezegun", "respx", "factory", "httpx", "orjson"], self.rng.randint(3, 4)):
+                for flags in self.rng.sample(["-q", "-x", "--lf"], self.rng.randint(1, 2)):
+                    said = f"ImportError while loading conftest.py\nE   ModuleNotFoundError: No module named '{name}'"
+                    args = {"command": f"pytest tests/{self.part} {flags}", "description": "Run tests"}
+                    self.run.call("Bash", args, said, ok=False, cause=name)
+                args = {"command": f"pip install {name}", "description": "Install"}
+                self.run.call("Bash", args, f"Successfully installed {name}", change=True, clears=name)
+            self.work(3)
+
+        return [one_missing_module_after_the_other, *super().alikes(), git_status_thrice, four_files_at_once]
 
 
 def trajectories(rng: random.Random) -> Iterator[Trace]:

@@ -99,7 +99,12 @@ class Run:
         """Record one call; without ``fresh`` it is fruitful unless the same call had the same result before."""
         if len(result) > LONGEST_RESULT:
             result = result[:LONGEST_RESULT].rsplit("\n", 1)[0] + "\n[cut]"
-        if gap is None and self.calls and self.calls[-1].tool == tool and not (change or cause or self.truths[-1].change):
+        if (
+            gap is None
+            and self.calls
+            and self.calls[-1].tool == tool
+            and not (change or cause or self.truths[-1].change)
+        ):
             beside = beside or self.rng.random() < 0.15
         if not (beside and self.calls):
             self.clock += gap if gap is not None else self.rng.uniform(3.0, 15.0)
