@@ -190,7 +190,10 @@ class Monorepo(Scene):
             self.asked += 1
             self.seek(self.rng.choice(VERBS) + self.rng.choice(WORDS).title())
         else:
-            self.edit(self.rng.choice(sorted(path for path in self.inside if self.package in path)))
+            path = self.rng.choice(sorted(path for path in self.inside if self.package in path))
+            if path not in self.read_ and self.rng.random() < 0.8:
+                self.open(path)
+            self.edit(path)
             if self.rng.random() < 0.3:
                 self.check()
 

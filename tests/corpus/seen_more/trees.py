@@ -152,8 +152,11 @@ class TreeScene(Scene):
     def seek(self) -> None:
         """Search for something that was not searched for before."""
         self.number += 1
-        query = f"{self.rng.choice(list(self.words))}.*{self.rng.randint(0, 99)}"
-        scope = self.text if self.form in ("everywhere", "nothing") else self.paths[self.part]
+        scope = list(self.text if self.form in ("everywhere", "nothing") else self.paths[self.part])
+        names = re.findall(r"[A-Za-z_]{4,}[0-9]*", " ".join(self.text[self.rng.choice(scope)]))
+        query = self.rng.choice(names or list(self.words))
+        if query in self.asked or self.rng.random() < 0.2:
+            query = f"{self.rng.choice(list(self.words))}.*{self.rng.randint(0, 99)}"
         hits = [
             f"{path}:{n}:{line}"
             for path in scope
@@ -178,7 +181,10 @@ class TreeScene(Scene):
         elif dice < 0.58:
             self.seek()
         else:
-            self.edit(self.rng.choice(self.core))
+            path = self.rng.choice(self.core)
+            if path not in self.known and self.rng.random() < 0.8:
+                self.read(path)
+            self.edit(path)
             if self.rng.random() < 0.35:
                 self.check()
 
