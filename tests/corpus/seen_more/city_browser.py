@@ -242,7 +242,23 @@ class Portal(Scene):
                 args = {"page": f"{SITE}/login", "field": "pin", "value": "****"}
                 self.run.call("browser_type", args, said, ok=rng.random() < 0.8, cause="pin", fresh=number == 0)
 
-        return [tries_the_login_in_vain, the_session_has_ended, the_site_is_being_mended, the_upload_is_too_large]
+        def waits_longer_and_longer_in_vain() -> None:
+            gap = rng.uniform(4, 8)
+            for _ in range(rng.randint(6, 8)):
+                said = rng.choice(["<h1>502</h1>", "<h1>502 Bad Gateway</h1>proxy2", "net::ERR_EMPTY_RESPONSE"])
+                args = {"page": f"{base}/form", "ref": "send", "label": "Send"}
+                self.run.call("browser_click", args, said, cause="send", place=self.place(True), gap=gap)
+                gap *= rng.uniform(1.3, 1.8)
+                self.run.call("notes_append", {"text": f"tried at {self.run.time()}"}, f"{self.number} notes")
+                self.number += 1
+
+        return [
+            waits_longer_and_longer_in_vain,
+            tries_the_login_in_vain,
+            the_session_has_ended,
+            the_site_is_being_mended,
+            the_upload_is_too_large,
+        ]
 
     def drifts(self) -> Sequence[Shape]:
         """Ways to leave the task."""

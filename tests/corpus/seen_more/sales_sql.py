@@ -273,7 +273,27 @@ class Warehouse(Scene):
                 self.sql(verb, out, ok=rng.random() < 0.5, cause="replica", place=self.place(target))
                 self.look(target)
 
-        return [another_session_holds_the_table, believes_in_a_column_that_is_named_otherwise, only_reading_is_allowed]
+        def one_table_is_broken_and_the_others_are_not() -> None:
+            for number in range(rng.randint(4, 7)):
+                text = f"select {rng.choice(columns)} from {table} order by 1 desc limit {number + 2}"
+                out = rng.choice(
+                    [
+                        f"ERROR:  could not read block {rng.randint(1, 99)} in file base/16384/2619: I/O error",
+                        "invalid page in relation (checksum 0x4f2a)",
+                        f"ERROR XX001: {table} damaged, run repair",
+                    ]
+                )
+                self.sql(text, out, ok=rng.random() < 0.5, cause="damage", place=at)
+                other = rng.choice([one for one in self.inside if one != table] or [table])
+                if other != table:
+                    self.look(other)
+
+        return [
+            one_table_is_broken_and_the_others_are_not,
+            another_session_holds_the_table,
+            believes_in_a_column_that_is_named_otherwise,
+            only_reading_is_allowed,
+        ]
 
     def drifts(self) -> Sequence[Shape]:
         """Ways to leave the task."""

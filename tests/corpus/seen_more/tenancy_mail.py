@@ -269,7 +269,25 @@ class Office(Scene):
                 self.call("workbook_write", args, said, ok=rng.random() < 0.6, cause="lock", place=at)
                 self.look()
 
-        return [no_mail_leaves_the_house, the_book_is_locked]
+        def an_address_that_does_not_exist() -> None:
+            topic = self.topic
+            for number in range(rng.randint(4, 7)):
+                said = rng.choice(
+                    [
+                        "550 5.1.1 user unknown",
+                        "Mail Delivery Subsystem: address not found",
+                        "Ihre Nachricht konnte nicht zugestellt werden. Der Empfaenger ist unbekannt.",
+                    ]
+                )
+                args = {
+                    "to": "old-boiler-firm",
+                    "subject": f"{topic} {number}",
+                    "body": f"Question {number} on {topic}",
+                }
+                self.call("mail_send", args, said, ok=rng.random() < 0.8, cause="address")
+                self.step() if rng.random() < 0.7 else self.look()
+
+        return [an_address_that_does_not_exist, no_mail_leaves_the_house, the_book_is_locked]
 
     def drifts(self) -> Sequence[Shape]:
         """Ways to leave the task."""

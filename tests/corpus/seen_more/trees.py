@@ -239,6 +239,30 @@ class TreeScene(Scene):
             runs_the_tests_without_a_change,
         ]
 
+    def refusals(self) -> Sequence[Shape]:
+        """One file cannot be written while the same tool writes others."""
+        rng = self.rng
+        path = rng.choice(self.core)
+        others = [other for other in self.core if other != path]
+
+        def one_file_refuses_every_change() -> None:
+            for _ in range(rng.randint(4, 7)):
+                self.number += 1
+                before, after = rng.choice(self.text[path]), self.new_line(path, rng.choice(list(self.words)))
+                self.do_edit(path, before, after, True, self.place(path))
+                said = [
+                    f"permission denied: {path}",
+                    f"{path} is locked by another session",
+                    "EACCES",
+                    f"{path}: owner is root",
+                ]
+                self.run.refuse(
+                    "file", rng.choice([*said, "Not saved. The file is checked out elsewhere."]), rng.random() < 0.6
+                )
+                self.edit(rng.choice(others)) if others and rng.random() < 0.6 else self.quiet()
+
+        return [one_file_refuses_every_change]
+
     def drifts(self) -> Sequence[Shape]:
         """Ways to leave the task."""
         if self.form in ("nothing", "everywhere") or not self.outside:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from typing import Any, Literal
 
@@ -127,6 +127,13 @@ class Run:
             return True
         self.answers[name] = (answer, count + 1, self.edits)
         return self.edits > edits and count <= 2
+
+    def refuse(self, cause: str, said: str, ok: bool) -> None:
+        """Make the last call one that failed of this cause and changed nothing."""
+        last, truth = self.calls[-1], self.truths[-1]
+        self.calls[-1] = TracedCall(last.tool, last.arguments, said, ok, last.at)
+        known = any(earlier.cause == cause for earlier in self.truths)
+        self.truths[-1] = replace(truth, fresh=None if known else True, cause=cause, clears="", change=False)
 
     def time(self) -> str:
         """The wall clock of the run as text."""
@@ -271,6 +278,10 @@ class Scene:
         """Ways to fall into a cascade here."""
         return ()
 
+    def refusals(self) -> Sequence[Shape]:
+        """More ways to fall into a cascade, for what several kinds share."""
+        return ()
+
     def drifts(self) -> Sequence[Shape]:
         """Ways to drift here."""
         return ()
@@ -313,7 +324,11 @@ def tell(kind: str, scene: Scene, plan: tuple[Label, ...]) -> Trace | None:
             scene.work(rng.choice((0, 2, 5, 9, 14)))
             play(scene.alikes())
         scene.work(rng.choice((2, 6, 12, 20)))
-    ways = {"stalled": scene.stalls, "cascading": scene.cascades, "drifting": scene.drifts}
+    ways = {
+        "stalled": scene.stalls,
+        "cascading": lambda: [*scene.cascades(), *scene.refusals()],
+        "drifting": scene.drifts,
+    }
     for label in rng.sample(plan, len(plan)):
         scene.work(rng.choice((0, 1, 2, 4, 6, 8, 10, 13, 16, 20, 25)))
         if rng.random() < 0.25:
