@@ -210,7 +210,16 @@ class Cluster(Scene):
                     clears="api",
                 )
 
+        def sleeps_in_calls_of_their_own() -> None:
+            for _ in range(rng.randint(18, 24)):
+                wait = rng.choice([25, 30, 40, 50])
+                self.sh(f"sleep {wait}", "", watch="alone", sleep=True, gap=rng.uniform(2, 5))
+                self.sh(
+                    ways[0], state(ways[0], int(self.run.clock)), place=at, watch="alone", gap=wait + rng.uniform(1, 3)
+                )
+
         return [
+            sleeps_in_calls_of_their_own,
             looks_at_a_stuck_pod_every_few_seconds,
             sleeps_and_looks_for_half_an_hour,
             restarts_it_again_and_again,
@@ -381,7 +390,19 @@ class Cluster(Scene):
                 self.sh(f"request-role '{verb}' --ns {space}", f"granted: {verb} for 2h", change=True)
                 self.sh(f"kubectl -n {space} {verb} {name}", f"{name} ok {self.run.hexid(4)}", place=at, clears=verb)
 
+        def sleeps_a_few_times_until_it_is_ready() -> None:
+            looks = rng.randint(3, 7)
+            for number in range(looks):
+                wait = rng.choice([20, 30, 60])
+                done = number == looks - 1
+                self.sh(f"sleep {wait}", "", watch="ready", sleep=True, gap=rng.uniform(2, 5))
+                row = f"{self.pod}   {int(done)}/1   {'Running' if done else 'Pending'}   0   {int(self.run.clock)}s"
+                self.sh(
+                    f"kubectl get pod {self.pod} -n {space}", row, place=at, watch="ready", moved=done, gap=wait + 1.5
+                )
+
         return [
+            sleeps_a_few_times_until_it_is_ready,
             several_rights_are_granted_in_turn,
             waits_for_a_rollout,
             a_refused_connection_heals,

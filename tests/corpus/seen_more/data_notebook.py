@@ -179,7 +179,16 @@ class Notebook(Scene):
                 out = rng.choice(["running", "status: running", "RUNNING"]) + f" ({int(self.run.clock)} s)"
                 self.py("job.status()", out, watch="job", gap=rng.uniform(4, 14))
 
+        def asks_after_a_job_that_is_dead() -> None:
+            for _ in range(rng.randint(9, 14)):
+                code = rng.choice(["job.status()", "job.refresh().state", "jobs.get(job.id)['state']", "print(job)"])
+                out = rng.choice(
+                    ["FAILED (oom)", "state: FAILED, reason: oom", f"<Job FAILED oom {self.run.hexid(4)}>"]
+                )
+                self.py(code, out, watch="dead", final=True, gap=rng.uniform(8, 70))
+
         return [
+            asks_after_a_job_that_is_dead,
             the_same_mean_by_other_means,
             looks_for_a_station_that_is_not_in_the_data,
             tunes_a_number_without_effect,

@@ -167,7 +167,14 @@ class Freight(Scene):
                 line = rng.choice([f"SND {booking} IFTMIN", f"RESEND {booking}", f"SND {booking} IFTMIN FORCE"])
                 self.tx(line, f"SENT, NO CONTRL YET ({self.run.time()})", place=at, change=True, fresh=number == 0)
 
+        def a_cancelled_call_is_asked_after() -> None:
+            for _ in range(rng.randint(9, 14)):
+                line = rng.choice([f"ETA {self.ship}", f"ETA {self.ship} F", f"PORTCALL {self.ship}"])
+                out = rng.choice(["CALL CANCELLED", f"{self.ship}|CANCELLED|{self.run.clock:.0f}", "STATUS: CANCELLED"])
+                self.tx(line, out, watch="call", final=True, gap=rng.uniform(10, 80))
+
         return [
+            a_cancelled_call_is_asked_after,
             tracks_by_every_key,
             asks_the_list_for_what_is_not_on_it,
             voyage_to_and_fro,

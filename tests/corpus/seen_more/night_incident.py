@@ -80,7 +80,7 @@ class Incident(Scene):
             }
             lines = [
                 f"{self.hour:02d}:{minute:02d}:{rng.randint(10, 59)} {service}-{self.run.hexid(4)} "
-                f"{rng.choice(['warn', 'error', 'info'])} {rng.choice(METRICS)}={rng.randint(1, 9000)} {self.run.hexid(6)}"
+                f"{rng.choice(['warn', 'error', 'info'])} {rng.choice(METRICS)}={self.number} {self.run.hexid(6)}"
                 for _ in range(rng.randint(2, 10))
             ]
             self.run.call("loki_query", args, "\n".join(lines), place=at)
@@ -176,7 +176,27 @@ class Incident(Scene):
                     "failover_status", {"service": service}, said, watch="failover", place=at, gap=rng.uniform(21, 70)
                 )
 
+        def the_same_dashboard_by_other_tools() -> None:
+            value = f"{rng.uniform(20, 60):.1f}"
+            for number in range(rng.randint(8, 14)):
+                tool, said = rng.choice(
+                    [
+                        (
+                            "dashboard_panel",
+                            f"{service} error_rate {value} % (snapshot of the night, id {self.run.hexid(4)})",
+                        ),
+                        ("dashboard_image", f"[chart: flat line at {value} %]"),
+                        ("dashboard_export", f"panel,value\nerror_rate,{value}"),
+                        ("dashboard_panel", js(panel="error_rate", last=value, took=self.run.millis())),
+                    ]
+                )
+                args: Args = {"service": service, "panel": "error_rate", "snapshot": "night-1"}
+                self.run.call(tool, args, said, fresh=number == 0, place=at)
+                if number == 5 and rng.random() < 0.5:
+                    self.look(service)
+
         return [
+            the_same_dashboard_by_other_tools,
             pages_somebody_who_does_not_answer,
             the_same_graph_in_many_windows,
             flag_on_flag_off,

@@ -219,6 +219,43 @@ class Firmware(TreeScene):
 
         return [no_cross_compiler, the_probe_does_not_answer, the_tree_cannot_be_written]
 
+    def drifts(self) -> Sequence[Shape]:
+        """Ways to leave the task that only a shell has."""
+        shapes = super().drifts()
+        if not shapes:
+            return ()
+        rng = self.rng
+        part = rng.choice([part for part in self.parts if part != self.part])
+        names = [path.rsplit("/", 1)[-1] for path in self.paths[part] if path in self.outside]
+
+        def goes_to_another_folder_and_stays() -> None:
+            self.sh(f"cd src/{part}", "", place="out")
+            for _ in range(rng.randint(5, 9)):
+                name, word = rng.choice(names), rng.choice(self.words)
+                self.number += 1
+                if rng.random() < 0.5:
+                    self.sh(f"sed -i 's/{word}/{word}_{self.number}/' {name}", "", place="out", change=True)
+                else:
+                    shown = f"{self.number}:    return {word} << {rng.randint(1, 9)};"
+                    self.sh(f"grep -n '{word}.*{self.number % 10}' {name}", shown, place="out")
+            self.sh("cd -", "/w/pump")
+
+        def sweeps_over_foreign_folders() -> None:
+            for other in [other for other in self.parts if other != self.part]:
+                self.number += 1
+                line = rng.choice(
+                    [
+                        f"sed -i 's/int /int32_t /;{self.number}q' src/{other}/*.c",
+                        f"clang-format -i --style=file src/{other}/*.c # {self.number}",
+                        f"for f in src/{other}/*.c; do unifdef -m -DREV={self.number} $f; done",
+                    ]
+                )
+                self.sh(line, "", place="out", change=True)
+                if rng.random() < 0.4:
+                    self.quiet()
+
+        return [*shapes, goes_to_another_folder_and_stays, sweeps_over_foreign_folders]
+
     def alikes(self) -> Sequence[Shape]:
         """Healthy things that look like trouble."""
 

@@ -143,7 +143,13 @@ class Weeks(Scene):
                     "message_send", args, rng.choice(["sent", "delivered"]), fresh=number == 0, change=True, place=at
                 )
 
+        def waits_for_a_signature_for_ever() -> None:
+            for _ in range(rng.randint(17, 23)):
+                args: Args = {"form": f"KW{week:02d}-{group}", "ts": self.run.time()}
+                self.run.call("form_state", args, "wartet auf Unterschrift", watch="sign", gap=rng.uniform(25, 80))
+
         return [
+            waits_for_a_signature_for_ever,
             a_free_teacher_is_sought_again_and_again,
             two_rooms_by_turns,
             reads_one_day_in_all_cuts,
