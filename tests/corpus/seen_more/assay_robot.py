@@ -219,7 +219,7 @@ class Bench(Scene):
             self.work(3)
 
         def waits_for_warmth() -> None:
-            warm = 24.0
+            warm = rng.uniform(20, 29)
             while warm < 37:
                 more = rng.choice([0.0, 2.5, 4.0])
                 warm += more

@@ -339,8 +339,10 @@ class Office(Scene):
             self.answer(mail)
 
         def same_answer_to_many() -> None:
+            self.sent += 1
+            text = f"The meeting no. {self.sent} is on Tuesday at six."
             for role in ROLES:
-                args = {"to": role, "subject": f"{self.topic}: date", "body": "The meeting is on Tuesday at six."}
+                args = {"to": role, "subject": f"{self.topic}: date", "body": text}
                 self.call("mail_send", args, "queued", fresh=True, change=True, beside=role != ROLES[0], clears="send")
 
         def pages_of_the_inbox() -> None:
