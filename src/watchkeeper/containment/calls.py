@@ -239,7 +239,9 @@ class ContextCalls:
     def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
         """Record an admitted call, and set the time at which it is interrupted."""
         node = Node(demand.number, outer.node if outer else None, request.kind, request.operation_name, now)
-        call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer, self.home)
+        call = InFlightCall(
+            node, demand.granted, self.cancellation, request=request, demand=demand, outer=outer, home=self.home
+        )
         until = self.phase_ends(request) if demand.landing else self.account.work_until
         timeout = request.timeout
         if timeout is not None and now + timeout < until:
