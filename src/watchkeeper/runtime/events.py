@@ -27,6 +27,7 @@ from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
+from watchkeeper.session.tagging import check_only
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.tools.context import ToolInvoked
 
@@ -91,6 +92,9 @@ class ModelReplied(msgspec.Struct, frozen=True):
     duration_ms: float
     landing: bool
     created_at: datetime
+
+
+check_only(ModelReplied, "message", "finish", "model")
 
 
 @event("model_failed")

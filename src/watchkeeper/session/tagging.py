@@ -28,6 +28,7 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from watchkeeper.core.codec import CodecError, OversizedValueError, is_pydantic, number_problem
 from watchkeeper.core.errors import SnapshotError
@@ -141,6 +142,15 @@ def register_form(type_: type, tag: str, form: Form) -> None:
     _add(type_, form)
 
 
+def check_only(type_: type, *names: str) -> None:
+    """Let `check` look only at these fields of a class of ours.
+
+    Only for a record that the runtime makes at every step: it fills the other fields itself, with short plain values or
+    with what is on the log already.
+    """
+    _add(type_, _looking_at(names, _form_of(type_)))
+
+
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 _lock: Final = ModuleLock()
@@ -148,9 +158,6 @@ _forms: dict[type, Form] = {}
 _leaves: set[type] = set()
 _parts: dict[type, Callable[[Any], Collection[Any]]] = {}
 """By type: the function that returns the parts of a value, for all types that are no leaves."""
-
-_SHORT: Final = 1 << VALUE_SIZE
-"""A number from which on a whole number counts as more than one value."""
 
 
 def _add(type_: type, form: Form) -> Form:
@@ -176,7 +183,8 @@ def _check(value: object, left: int, levels: int) -> int:
     """Return how many values may still follow, of ``left`` before this one's parts."""
     if levels < 0:
         raise RecursionError
-    parts = _parts.get(type(value)) or _form_of(type(value)).parts
+    kind = type(value)
+    parts = _parts.get(kind) or _form_of(kind).parts
     if parts is None:
         return left
     inside = parts(value)
@@ -187,14 +195,20 @@ def _check(value: object, left: int, levels: int) -> int:
         kind = type(part)  # pyright: ignore[reportUnknownVariableType]  # of anything
         if kind is str:
             if len(part) >= VALUE_SIZE:
-                left -= len(part) // VALUE_SIZE
+                left = _less(left, len(part))
         elif kind is int:
-            if not -_SHORT < part < _SHORT:
-                left -= part.bit_length() // VALUE_SIZE
+            if part >> VALUE_SIZE:  # large, or negative
+                left = _less(left, part.bit_length())
         elif kind not in _leaves:
             left = _check(part, left, levels - 1)
         elif kind is bytes or kind is bytearray:
-            left -= len(part) // VALUE_SIZE
+            left = _less(left, len(part))
+    return left
+
+
+def _less(left: int, size: int) -> int:
+    """Return what is left after a long value, of so many characters, bytes or bits."""
+    left -= size // VALUE_SIZE
     if left < 0:
         raise _TooManyError
     return left
@@ -287,13 +301,14 @@ def _fields_form(type_: type, names: tuple[str, ...], read: Callable[[dict[str, 
             data[name] = _dump(getattr(value, name))
         return data
 
-    if not names:
-        return Form(write, read)
-    parts: Callable[[Any], Any] = attrgetter(*names)
-    if len(names) == 1:
-        only = parts
-        parts = lambda value: (only(value),)  # noqa: E731
-    return Form(write, read, parts, lambda _: [f".{name}" for name in names])
+    return _looking_at(names, Form(write, read)) if names else Form(write, read)
+
+
+def _looking_at(names: tuple[str, ...], form: Form) -> Form:
+    """Return a form whose parts are these fields."""
+    get: Callable[[Any], Any] = attrgetter(*names)
+    parts = get if len(names) > 1 else lambda value: (get(value),)
+    return replace(form, parts=parts, labels=lambda _: [f".{name}" for name in names])
 
 
 def _known(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
