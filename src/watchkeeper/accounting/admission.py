@@ -95,8 +95,7 @@ class Demand:
         self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0) + of_calls  # noqa: RUF005 - twice as fast
         self.per_output = (estimate.output_nanos_per_token, 1, 0, 1) + NO_CALLS if most else NOTHING  # noqa: RUF005
         self.most = most
-        least = estimate.min_output_tokens or account.limits.min_output_tokens
-        self.least = least if least < most else most
+        self.least = min(estimate.min_output_tokens or account.limits.min_output_tokens, most) if most else 0
         self.landing = request.phase == "landing"
         self.next_hold: tuple[int, ...] | None = None
         if last is not None:  # the worst case of the landing turn; the calls that are kept for it stay
@@ -170,6 +169,7 @@ def decide(demand: Demand, now: float) -> Ruling:
 
     # 3. cost, tokens, steps, tool calls, retries: the rows of `account.ceilings` stand in this order
     concerns, wants, prices, output = demand.concerns, demand.wants, demand.per_output, demand.most
+    may_fail = demand.may_fail
     hold = account.landing_hold
     held = NOTHING if landing else hold if demand.next_hold is None else demand.next_hold
     lender = lender_of(demand) if demand.inside is not None else None
@@ -178,7 +178,7 @@ def decide(demand: Demand, now: float) -> Ruling:
         if not concerns[count]:
             continue
         want, price = wants[count], prices[count]
-        if count == RETRIES and demand.may_fail:
+        if may_fail and count == RETRIES:
             ceiling = ceiling or 1  # with a ceiling of 0 retries the first failure is final, but the first call may run
             want = 0 if lender is not None and level in lender.account.paths[RETRIES] else 1
         growth = held[count] - hold[count]

@@ -175,8 +175,7 @@ class ContextCalls:
             waiter: The one that was returned before, if the call asks again.
         """
         guards, outer, now = self._guards, CURRENT_CALL.get(), self.clock.monotonic()
-        overrun = None if outer is None else outer.overrun_around(self.account)
-        if overrun is not None and not self.closed:
+        if outer is not None and (overrun := outer.overrun_around(self.account)) is not None and not self.closed:
             return self._refuse(request, Refused(begun_too_late(overrun), latched=False), outer, now)
         if self._heeds_wall:
             heed_wall(self.account, self.clock, now)

@@ -271,6 +271,8 @@ class InFlightCall(Ticket, eq=False, kw_only=True):
         self.done = True
         if self.abandoned_task is None and self.abandoned_thread is None:
             self._is_settled = True
+        if self.task is None:  # the work never waited: nothing could cancel it
+            return False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -278,8 +280,8 @@ class InFlightCall(Ticket, eq=False, kw_only=True):
         if outer is not None and outer.inner is self:
             outer.inner = None
         if not self.cancelled:
-            return self.task is not None and not self.outer_cancelled and self.task.cancelling() > self._foreign
-        if not self._owes_uncancel or self.task is None:
+            return not self.outer_cancelled and self.task.cancelling() > self._foreign
+        if not self._owes_uncancel:
             return self.outer_cancelled
         self._owes_uncancel = False
         return self.task.uncancel() > self._foreign or self.outer_cancelled

@@ -358,8 +358,11 @@ class ModelCalls:
     def _check_context(self) -> None:
         """Stop before the context of the model in use overflows; a landing turn may use the rest of it."""
         in_use = self.line.in_use
-        room, tokens, window = in_use.room, in_use.bound.likely(), in_use.model.context_window
-        if room is not None and tokens is not None and tokens > room:
+        room = in_use.room
+        if room is None:
+            return
+        tokens, window = in_use.bound.likely(), in_use.model.context_window
+        if tokens is not None and tokens > room:
             said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
             raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
@@ -373,8 +376,9 @@ class ModelCalls:
         if limits.landing is None:
             return None
         after = self.line.in_use.worst(call.input_tokens + limits.min_output_tokens, landing=True)
-        wanted = CallRequest(kind="llm", estimate=call, landing=after)
-        return after if number > 1 or self._gate.affords(wanted) else None
+        if number > 1 or self._gate.affords(CallRequest(kind="llm", estimate=call, landing=after)):
+            return after
+        return None
 
     def _with_own_call_ids(self, reply: ModelReply) -> ModelReply:
         """Return the reply with call ids that are unique in the conversation.

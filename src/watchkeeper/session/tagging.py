@@ -28,7 +28,6 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
 
 from watchkeeper.core.codec import CodecError, OversizedValueError, is_pydantic, number_problem
 from watchkeeper.core.errors import SnapshotError
@@ -159,6 +158,8 @@ _leaves: set[type] = set()
 _parts: dict[type, Callable[[Any], Collection[Any]]] = {}
 """By type: the function that returns the parts of a value, for all types that are no leaves."""
 
+_BYTES: Final = frozenset([bytes, bytearray])
+
 
 def _add(type_: type, form: Form) -> Form:
     with _lock:
@@ -183,8 +184,7 @@ def _check(value: object, left: int, levels: int) -> int:
     """Return how many values may still follow, of ``left`` before this one's parts."""
     if levels < 0:
         raise RecursionError
-    kind = type(value)
-    parts = _parts.get(kind) or _form_of(kind).parts
+    parts = _parts.get(type(value)) or _form_of(type(value)).parts
     if parts is None:
         return left
     inside = parts(value)
@@ -201,7 +201,7 @@ def _check(value: object, left: int, levels: int) -> int:
                 left = _less(left, part.bit_length())
         elif kind not in _leaves:
             left = _check(part, left, levels - 1)
-        elif kind is bytes or kind is bytearray:
+        elif kind in _BYTES:
             left = _less(left, len(part))
     return left
 
@@ -307,8 +307,8 @@ def _fields_form(type_: type, names: tuple[str, ...], read: Callable[[dict[str, 
 def _looking_at(names: tuple[str, ...], form: Form) -> Form:
     """Return a form whose parts are these fields."""
     get: Callable[[Any], Any] = attrgetter(*names)
-    parts = get if len(names) > 1 else lambda value: (get(value),)
-    return replace(form, parts=parts, labels=lambda _: [f".{name}" for name in names])
+    parts: Callable[[Any], Collection[Any]] = get if len(names) > 1 else lambda value: (get(value),)
+    return Form(form.write, form.read, parts, lambda _: [f".{name}" for name in names])
 
 
 def _known(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -337,7 +337,7 @@ class ToolInvoked(msgspec.Struct, frozen=True):
         return is_success(self)
 
 
-check_only(ToolInvoked, "params", "result", "rendered_output")
+check_only(ToolInvoked, "params", "result")
 
 
 def is_success(invoked: ToolInvoked) -> bool:
