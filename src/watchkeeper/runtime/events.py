@@ -63,6 +63,9 @@ class RunStarted(msgspec.Struct, frozen=True):
     limit_values: Limits | None = None
 
 
+check_only(RunStarted, "run_context", "prompt_name", "model", "limits", "item", "fallback")
+
+
 @event("model_replied")
 class ModelReplied(msgspec.Struct, frozen=True):
     """The model answered one turn.
@@ -460,6 +463,9 @@ class ChildStarted:
     call_id: str | None
     started_at: datetime
     limit_values: Limits | None = None
+
+
+check_only(ChildStarted, "run_context", "prompt_name", "model", "limits", "call_id")
 
 
 @event("child_ended")

@@ -144,8 +144,8 @@ def register_form(type_: type, tag: str, form: Form) -> None:
 def check_only(type_: type, *names: str) -> None:
     """Let `check` look only at these fields of a class of ours.
 
-    Only for a record that the runtime makes at every step: it fills the other fields itself, with short plain values or
-    with what is on the log already.
+    Only for the records that the runtime makes most often: it fills the other fields itself, with short plain values,
+    with what is on the log already, or with values that were checked when they were made.
     """
     _add(type_, _looking_at(names, _form_of(type_)))
 
@@ -197,7 +197,7 @@ def _check(value: object, left: int, levels: int) -> int:
             if len(part) >= VALUE_SIZE:
                 left = _less(left, len(part))
         elif kind is int:
-            if part >> VALUE_SIZE:  # large, or negative
+            if part.bit_length() > VALUE_SIZE:
                 left = _less(left, part.bit_length())
         elif kind not in _leaves:
             left = _check(part, left, levels - 1)
