@@ -496,7 +496,8 @@ def test_the_size_of_a_tools_arguments_and_result_counts_in_the_record_of_its_ca
 
 @pytest.mark.parametrize("field", ["text", "provider_data"])
 def test_what_a_model_said_is_looked_at_in_the_record_of_its_reply(field: str) -> None:
-    said = msgspec.structs.replace(REPLIED, message=AssistantMessage(**{"text": "", field: Lock()}))
+    parts: dict[str, Any] = {"text": "", field: Lock()}
+    said = msgspec.structs.replace(REPLIED, message=AssistantMessage(**parts))
     with pytest.raises(CodecError, match=rf"ModelReplied\.message\.{field} cannot be written"):
         check(said)
     assert load(dump(REPLIED)) == REPLIED

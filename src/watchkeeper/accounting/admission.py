@@ -155,7 +155,7 @@ def decide(demand: Demand, now: float) -> Ruling:
         Admitted with the output tokens it may have (fewer than requested if no more is affordable), Waits if
         only reservations of other calls prevent it, or the reason for refusing it.
     """
-    account, landing = demand.account, demand.landing
+    account, landing, may_fail = demand.account, demand.landing, demand.may_fail
 
     # 1. aborted or stopped before; a landing turn passes a stop of work here, a verdict one of those above
     for level in account.chain:
@@ -169,7 +169,6 @@ def decide(demand: Demand, now: float) -> Ruling:
 
     # 3. cost, tokens, steps, tool calls, retries: the rows of `account.ceilings` stand in this order
     concerns, wants, prices, output = demand.concerns, demand.wants, demand.per_output, demand.most
-    may_fail = demand.may_fail
     hold = account.landing_hold
     held = NOTHING if landing else hold if demand.next_hold is None else demand.next_hold
     lender = lender_of(demand) if demand.inside is not None else None
