@@ -24,7 +24,6 @@ from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionC
 from watchkeeper.runtime.events import CallBegun, RunResumed
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import event
-from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import tool
@@ -135,16 +134,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[bytes
     yield lines_of(store), result
 
 
-def on_record(session: Session) -> tuple[set[str], set[str]]:
+def on_record(store: Path) -> tuple[set[str], set[str]]:
     """Return the ids of the tool calls that have a result, and of those that had begun, before a run was resumed."""
     done, begun = set[str](), set[str]()
-    for envelope in session.log:
-        if isinstance(envelope.event, RunResumed):
-            break
-        if isinstance(envelope.event, ToolInvoked):
-            done.add(envelope.event.call_id or "")
-        if isinstance(envelope.event, CallBegun):
-            begun.add(envelope.event.call_id)
+    with RunStore(store, read_only=True) as reader:
+        for each in reader.events(RUN, calls=True):
+            event = each.load()
+            if isinstance(event, RunResumed):
+                break
+            if isinstance(event, ToolInvoked):
+                done.add(event.call_id or "")
+            if isinstance(event, CallBegun):
+                begun.add(event.call_id)
     return done, begun
 
 
@@ -160,7 +161,7 @@ def test_a_run_goes_on_from_every_line_and_does_nothing_twice(
         assert result.ok, (count, result.sentence())
         assert result.output == undisturbed.output
         assert result.run_id == undisturbed.run_id
-        done, begun = on_record(result.session)
+        done, begun = on_record(tmp_path / str(count))
         repeated = [each for each in events(result, ToolInvoked) if each.outcome == "unknown"]
         assert {each.call_id for each in repeated} == {each for each in begun - done if each}
         invoked = [each.call_id for each in events(result, ToolInvoked)]

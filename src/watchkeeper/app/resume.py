@@ -27,6 +27,7 @@ from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
 from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
@@ -168,8 +169,9 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
     if run.items is not None or run.is_block:
         raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
-    envelopes = [loaded(event) for event in store.events(run.run_id, past=True)]
-    recorded = Recorded(envelopes)
+    on_record = [loaded(event) for event in store.events(run.run_id, past=True, calls=True)]
+    envelopes = [each for each in on_record if not isinstance(each.event, CallBegun)]
+    recorded = Recorded(on_record)
     if recorded.opened.not_resumable:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {recorded.opened.not_resumable}")
     try:
@@ -178,13 +180,13 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
     if store.take_over(run.run_id) != len(envelopes):
         raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
-    spent, unknown = spent_of(envelopes[recorded.first :], lambda child: spent_below(store, child))
+    spent, unknown = spent_of(on_record[recorded.first :], lambda child: spent_below(store, child))
     return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
 
 
 def spent_below(store: RunStore, run_id: UUID) -> Usage:
     """Return what a run has used that was under way below another one when the process died."""
-    log = (loaded(event) for event in store.events(str(run_id)))
+    log = (loaded(event) for event in store.events(str(run_id), calls=True))
     return spent_of(log, lambda child: spent_below(store, child))[0]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -30,7 +30,7 @@ from watchkeeper.containment.execution_context import Around, ExecutionContext
 from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
+from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
 from watchkeeper.accounting.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
 from watchkeeper.core.meters import BY_FIELD
@@ -418,7 +418,10 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
 
     async def once_on_record(*run: Any) -> Ending:
         if start.resumed is None:
-            await scope.announce(partial(_run_opened, opened, plan))
+            if scope.durable is not None:
+                scope.record(_run_opened(opened, plan))
+                with suppress(StoreError):  # the first call waits for the store, and does not begin without it
+                    await scope.durable.barrier()
         return await drive(*run)
 
     return await execute(plan, scope, once_on_record, start.resumed)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from operator import is_
 from typing import Any, Final
 
@@ -211,6 +210,8 @@ class ModelCalls:
         task = asyncio.current_task()
         heard: list[str] = []
 
+        durable = self._scope.durable
+
         def intent(ticket: Ticket) -> CallBegun:
             output, worst = ticket.max_output_tokens, turn.worst
             nanos = None if price is None else worst.nanos(output)
@@ -220,7 +221,8 @@ class ModelCalls:
             )
 
         async def work(ticket: Ticket) -> ModelReply:
-            await self._scope.announce(partial(intent, ticket), last=turn.phase == "landing")
+            if durable is not None:
+                await self._scope.begin_call(durable, intent(ticket), last=turn.phase == "landing")
             try:
                 asked = in_use.asking(ticket, heard, landing=turn.phase == "landing")
                 return _checked(await model.turn(asked), model.provider)

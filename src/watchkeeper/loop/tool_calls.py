@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
@@ -210,14 +209,16 @@ class ToolCalls:
         process = tool.process()
         task = asyncio.current_task()
 
+        durable = self._scope.durable
+
         def intent(ticket: Ticket) -> CallBegun:
             turn = self._turn
             return CallBegun("tool", tool.name, turn, number, ticket.node_id, call.call_id, TokenUsage(), 0, clock.now())
 
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
-            if not tool.may_repeat:
-                await self._scope.announce(partial(intent, ticket))
+            if durable is not None and not tool.may_repeat:
+                await self._scope.begin_call(durable, intent(ticket))
             context = self._context(call, tool, number, ticket)
             try:
                 if process is not None:

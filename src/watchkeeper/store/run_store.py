@@ -19,18 +19,20 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 from uuid import UUID
 
+import msgspec
+
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import StoreError
 from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.runtime.events import CallBegun, ManyEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.session.event_json import read_event, write_event
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.liveness import own_mark
-from watchkeeper.store.run_file import SUFFIX, DamagedLineError, Line, RunFile, event_line, read_lines
+from watchkeeper.store.run_file import SUFFIX, DamagedLineError, Line, RunFile, begun_line, event_line, read_lines
 from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields
 from watchkeeper.store.sqlite import DEFAULT, chosen_file, make_folders, register
 
@@ -47,19 +49,23 @@ OLD_MAGIC: Final = b"SQLite format 3\x00"
 
 UNWRITABLE: Final = "$unwritable"
 
+ENDS: Final = frozenset({RunEnded, ManyEnded})
+
+_ENCODER: Final = msgspec.json.Encoder()
+
 
 class Item(NamedTuple):
-    """One envelope on its way to the store.
+    """One envelope, or one call that is about to begin, on its way to the store.
 
     Attributes:
         run_id: Its run.
-        envelope: The event with its number and time.
+        envelope: The event with its number and time; or a call, which is no event of the session's log.
         more: Whether the next one of the same run belongs to it: they are on record together or not at all.
         past: Whether it is from before the run.
     """
 
     run_id: UUID
-    envelope: Envelope
+    envelope: Envelope | CallBegun
     more: bool = False
     past: bool = False
 
@@ -192,16 +198,25 @@ class RunStore:
         except StoreError as error:
             self.failure = self.failure or error
             raise
-        begun = (each[0] for each in batch if isinstance(each[1].event, RunStarted | ManyStarted))
-        self.first_run = self.first_run or next(begun, None)
+        if self.first_run is None:
+            begun = (each[0] for each in batch if isinstance(getattr(each[1], "event", None), RunStarted | ManyStarted))
+            self.first_run = next(begun, None)
 
     def _append(self, run_id: str, items: Sequence[Item]) -> None:
         file = self._files.get(run_id) or self._opened(run_id, items)
-        new = [item for item in items if item.envelope.seq > file.last_seq]
-        if new:
-            file.write(b"".join(_line(item) for item in new))
-            file.last_seq = new[-1].envelope.seq
-        if any(isinstance(item.envelope.event, RunEnded | ManyEnded) for item in new):
+        last, ended, lines = file.last_seq, False, list[bytes]()
+        for item in items:
+            envelope = item.envelope
+            if isinstance(envelope, CallBegun):
+                lines.append(begun_line(_ENCODER.encode(envelope)))
+            elif envelope.seq > last:
+                lines.append(_line(item, envelope))
+                last = envelope.seq
+                ended = ended or type(envelope.event) in ENDS
+        if lines:
+            file.write(b"".join(lines))
+            file.last_seq = last
+        if ended:
             self._files.pop(run_id).close()
 
     def _opened(self, run_id: str, items: Sequence[Item]) -> RunFile:
@@ -210,14 +225,16 @@ class RunStore:
         if name is None:
             parent = None
             for item in items:
-                event: object = item.envelope.event
+                event: object = item.envelope.event if isinstance(item.envelope, Envelope) else None
                 if isinstance(event, RunStarted | ManyStarted) and not item.past:
                     parent = event.parent_run_id
             above = None if parent is None else self._names.get(str(parent))
             name = self._names[run_id] = run_id if above is None else f"{above.partition('.')[0]}.{run_id}"
         path = self._folder / RUNS / f"{name}{SUFFIX}"
         try:
-            file = RunFile(path, own_mark(), items[0].envelope.at.isoformat())
+            first = items[0].envelope
+            at = first.created_at if isinstance(first, CallBegun) else first.at
+            file = RunFile(path, own_mark(), at.isoformat())
         except DamagedLineError as error:
             raise OSError(f"{path.name}: {error}") from error
         self._files[run_id] = file
@@ -293,7 +310,9 @@ class RunStore:
             if run.damage is not None:
                 raise self._damaged(f"the run {run.run_id} cannot be read ({run.damage})")
 
-    def events(self, run_id: str, after: int = 0, *, past: bool = False) -> Iterator[StoredEvent]:
+    def events(
+        self, run_id: str, after: int = 0, *, past: bool = False, calls: bool = False
+    ) -> Iterator[StoredEvent]:
         """Yield a run's events in order, those with a sequence number above ``after``.
 
         Call it again with the last sequence number to get the events written since.
@@ -302,6 +321,8 @@ class RunStore:
             run_id: Id of the run.
             after: Number of the last event that is not wanted.
             past: Whether to begin with the events that its session had before the run.
+            calls: Whether to yield also the beginnings of calls (`CallBegun`), each with the number of the event before
+                it; they are no events of the session.
 
         Raises:
             StoreError: At an event that is damaged, or before which others are missing.
@@ -316,6 +337,10 @@ class RunStore:
                 for _, line in read_lines(file):
                     if line.owner is not None:
                         continue
+                    if line.begun:
+                        if calls and before > after:
+                            yield _begun(before, line)
+                        continue
                     if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
                         raise DamagedLineError(f"events before event {line.seq} are missing")
                     before = line.seq
@@ -328,6 +353,14 @@ class RunStore:
         return StoreError(f"{self.path}: {what}; other runs can be read")
 
 
+def _begun(after: int, line: Line) -> StoredEvent:
+    try:
+        call = as_fields(json.loads(bytes(line.begun)))
+        return StoredEvent(after, datetime.fromisoformat(call["created_at"]), tag_of(CallBegun), call)
+    except UNREADABLE as error:
+        raise DamagedLineError(f"the call after event {after} cannot be read ({error})") from error
+
+
 def _event(line: Line) -> StoredEvent:
     try:
         changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
@@ -337,10 +370,10 @@ def _event(line: Line) -> StoredEvent:
         raise DamagedLineError(f"event {line.seq} cannot be read ({error})") from error
 
 
-def _line(item: Item) -> bytes:
+def _line(item: Item, envelope: Envelope) -> bytes:
     """Return an event's line; with a note in place of the event if it cannot be written, so that the others are."""
-    seq, at, event = item.envelope.seq, item.envelope.at.isoformat(), item.envelope.event
-    tag, changes = tag_of(type(event)), item.envelope.changes
+    seq, at, event = envelope.seq, envelope.at.isoformat(), envelope.event
+    tag, changes = tag_of(type(event)), envelope.changes
     changed = ""
     try:
         body = HELD.redacted_json(write_event(event).decode())
