@@ -138,8 +138,8 @@ class RunStore:
         self.closed = False
         self._read_only = read_only
         self._lock = threading.Lock()
-        self._files: dict[str, RunFile] = {}
-        self._names: dict[str, str] = {}
+        self._files: dict[UUID, RunFile] = {}
+        self._names: dict[UUID, str] = {}
         self._index = RunIndex(self._folder)
         if read_only:
             _check_there(found)
@@ -187,22 +187,31 @@ class RunStore:
             StoreError: If they cannot be written; those of each run all are, or none.
         """
         by_run: dict[UUID, list[Item]] = {}
+        last = None
         for each in batch:
-            by_run.setdefault(each[0], []).append(Item(*each))
-        try:
-            with self._used(f"{len(batch)} events could not be written to"):
-                if self._read_only:
-                    raise OSError("it was opened for reading only")
+            item = each if isinstance(each, Item) else Item(*each)
+            if item.run_id is not last:
+                last = item.run_id
+                items = by_run.setdefault(last, [])
+            items.append(item)
+        with self._lock:
+            try:
+                if self.closed or self._read_only:
+                    raise OSError("it was closed" if self.closed else "it was opened for reading only")
                 for run_id, items in by_run.items():
-                    self._append(str(run_id), items)
-        except StoreError as error:
-            self.failure = self.failure or error
-            raise
+                    self._append(run_id, items)
+            except (OSError, StoreError) as error:
+                failed = error
+                if not isinstance(error, StoreError):
+                    failed = StoreError(f"{len(batch)} events could not be written to {self.path}: {error}")
+                    failed.__cause__ = error
+                self.failure = self.failure or failed
+                raise failed from failed.__cause__
         if self.first_run is None:
             begun = (each[0] for each in batch if isinstance(getattr(each[1], "event", None), RunStarted | ManyStarted))
             self.first_run = next(begun, None)
 
-    def _append(self, run_id: str, items: Sequence[Item]) -> None:
+    def _append(self, run_id: UUID, items: Sequence[Item]) -> None:
         file = self._files.get(run_id) or self._opened(run_id, items)
         last, ended, lines = file.last_seq, False, list[bytes]()
         for item in items:
@@ -219,7 +228,7 @@ class RunStore:
         if ended:
             self._files.pop(run_id).close()
 
-    def _opened(self, run_id: str, items: Sequence[Item]) -> RunFile:
+    def _opened(self, run_id: UUID, items: Sequence[Item]) -> RunFile:
         """Take the file of a run that is written for the first time, or again after its end."""
         name = self._names.get(run_id)
         if name is None:
@@ -228,8 +237,8 @@ class RunStore:
                 event: object = item.envelope.event if isinstance(item.envelope, Envelope) else None
                 if isinstance(event, RunStarted | ManyStarted) and not item.past:
                     parent = event.parent_run_id
-            above = None if parent is None else self._names.get(str(parent))
-            name = self._names[run_id] = run_id if above is None else f"{above.partition('.')[0]}.{run_id}"
+            above = None if parent is None else self._names.get(parent)
+            name = self._names[run_id] = str(run_id) if above is None else f"{above.partition('.')[0]}.{run_id}"
         path = self._folder / RUNS / f"{name}{SUFFIX}"
         try:
             first = items[0].envelope
@@ -256,8 +265,8 @@ class RunStore:
                 raise StoreError(f"the run {run_id} is running: a living process works on it") from error
             except DamagedLineError as error:
                 raise OSError(str(error)) from error
-            self._names[run_id] = path.name.removesuffix(SUFFIX)
-            self._files[run_id] = file
+            self._names[UUID(run_id)] = path.name.removesuffix(SUFFIX)
+            self._files[UUID(run_id)] = file
             return file.last_seq
 
     @contextmanager
