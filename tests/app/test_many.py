@@ -608,6 +608,28 @@ async def test_cancelling_the_job_is_raised() -> None:
         await task
 
 
+async def test_a_job_that_is_broken_off_has_its_end_on_record(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    class Hanging(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            begun.set()
+            await asyncio.Event().wait()
+            return await super().turn(request)
+
+    with RunStore(tmp_path / "runs.db") as store:
+        task = asyncio.ensure_future(arun_many(template(), NUMBERED, model=Hanging(script), store=store))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        whole = next(run for run in store.runs() if run.items is not None)
+    assert whole.ended_at is not None
+    assert (whole.items_done, whole.items) == (0, len(NUMBERED))
+    assert whole.stop is not None
+    assert whole.stop["reason"] == "aborted"
+
+
 def test_tools_and_their_children_that_time_out_together_lose_no_item() -> None:
     @tool(timeout=timedelta(milliseconds=40))
     async def look(*, context: ToolContext) -> str:

@@ -45,7 +45,7 @@ from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import ChainMetadata
@@ -444,12 +444,29 @@ class _Items(Generic[OutputT]):
 
     async def work(self) -> ManyResult[OutputT]:
         """Run every item, and record on the parent's log how the work began and ended."""
-        opened, models, began = self.opened, self.opened.around.models, self.clock.monotonic()
-        start = opened.start
+        began = self.clock.monotonic()
+        self._announce()
+        try:
+            await self.opened.begun()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self.concurrency, len(self.results))):
+                    group.create_task(self._worker())
+            stop = self._stop()
+            self._mark_rest(stop)
+        except BaseException as error:
+            self._close(broken_off(error), began)
+            raise
+        ended = self._close(stop, began)
+        results = tuple(result for result in self.results if result is not None)
+        took = timedelta(milliseconds=ended.duration_ms)
+        return ManyResult(ended.run_id, results, stop, ended.usage, self.gate.limits, took)
+
+    def _announce(self) -> None:
+        start, models = self.opened.start, self.opened.around.models
         start.session.dispatch(
             ManyStarted(
                 run_context=start.context,
-                prompt_name=opened.prompt.template.name,
+                prompt_name=self.opened.prompt.template.name,
                 model=models.first.label,
                 limits=self.gate.limits.describe(),
                 items=self.labels,
@@ -461,26 +478,26 @@ class _Items(Generic[OutputT]):
                 limit_values=self.gate.limits,
             )
         )
-        await opened.begun()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self.concurrency, len(self.results))):
-                group.create_task(self._worker())
-        stop = self._stop()
-        results = tuple(result or self._not_started(index, stop) for index, result in enumerate(self.results))
-        duration = timedelta(seconds=self.clock.monotonic() - began)
-        many = ManyResult(start.context.run_id, results, stop, self.gate.usage, self.gate.limits, duration)
-        start.session.dispatch(
-            ManyEnded(
-                run_id=many.run_id,
-                stop=stop,
-                done=len(many.done),
-                items=len(results),
-                usage=many.usage,
-                duration_ms=duration.total_seconds() * 1000,
-                ended_at=self.clock.now(),
-            )
+
+    def _mark_rest(self, stop: Stop | None) -> None:
+        """Mark the items that were not started."""
+        for index, result in enumerate(self.results):
+            if result is None:
+                self.results[index] = self._not_started(index, stop)
+
+    def _close(self, stop: Stop | None, began: float) -> ManyEnded:
+        """Record the end of the whole."""
+        ended = ManyEnded(
+            run_id=self.opened.start.context.run_id,
+            stop=stop,
+            done=sum(result is not None and result.ok for result in self.results),
+            items=len(self.results),
+            usage=self.gate.usage,
+            duration_ms=timedelta(seconds=self.clock.monotonic() - began).total_seconds() * 1000,
+            ended_at=self.clock.now(),
         )
-        return many
+        self.opened.start.session.dispatch(ended)
+        return ended
 
     def _stop(self) -> Stop | None:
         """Return what ended the work over all items, if any item was left undone."""
