@@ -630,6 +630,31 @@ async def test_a_job_that_is_broken_off_has_its_end_on_record(tmp_path: Path) ->
     assert whole.stop["reason"] == "aborted"
 
 
+@pytest.mark.parametrize(
+    ("items", "options"),
+    [
+        (NUMBERED * 20, {"limits": Limits(max_steps=1)}),
+        (NUMBERED * 20, {"each": Limits(max_total_tokens=1)}),
+        (["no item"] * 120, {}),
+    ],
+    ids=["not started", "refused", "not bound"],
+)
+async def test_other_work_gets_its_turn_between_items_that_wait_for_nothing(items: list[Any], options: Any) -> None:
+    turns = 0
+
+    async def other_work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(other_work())
+    ends = await arun_many(template(), items, model=ScriptedModel(script), store=None, concurrency=1, **options)
+    other.cancel()
+    assert len(ends.not_done) >= 119
+    assert turns >= len(items)
+
+
 def test_tools_and_their_children_that_time_out_together_lose_no_item() -> None:
     @tool(timeout=timedelta(milliseconds=40))
     async def look(*, context: ToolContext) -> str:

@@ -452,7 +452,7 @@ class _Items(Generic[OutputT]):
                 for _ in range(min(self.concurrency, len(self.results))):
                     group.create_task(self._worker())
             stop = self._stop()
-            self._mark_rest(stop)
+            await self._mark_rest(stop)
         except BaseException as error:
             self._close(broken_off(error), began)
             raise
@@ -479,11 +479,12 @@ class _Items(Generic[OutputT]):
             )
         )
 
-    def _mark_rest(self, stop: Stop | None) -> None:
-        """Mark the items that were not started."""
+    async def _mark_rest(self, stop: Stop | None) -> None:
+        """Mark the items that were not started. They may be many thousands, and the loop has other work too."""
         for index, result in enumerate(self.results):
             if result is None:
                 self.results[index] = self._not_started(index, stop)
+                await asyncio.sleep(0)
 
     def _close(self, stop: Stop | None, began: float) -> ManyEnded:
         """Record the end of the whole."""
@@ -544,6 +545,7 @@ class _Items(Generic[OutputT]):
             if stop is not None:
                 self.gate.land(stop)
             self._ended(index, result, result.run_id)
+            await asyncio.sleep(0)  # it may have ended without waiting for anything: refused by a hook, or not bound
 
     async def _item(self, index: int) -> RunResult[OutputT]:
         """Run one item in a session and under a gate of its own."""
