@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.accounting.call_request import CallRequest, Charge, Waits, exhausted
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.accounting.budget import BudgetTracker
@@ -25,6 +25,7 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import BudgetExceededError, Stop
 from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.ids import IdSource
+from watchkeeper.core.usage import Usage
 from watchkeeper.accounting.limits import Limits, tighten
 from watchkeeper.runtime.user_code import done_by
 from watchkeeper.session.session import Session
@@ -183,13 +184,8 @@ class Share:
         try:
             yield
         finally:
-            usage = gate.usage
-
-            def used(*_: object) -> Charge:
-                return Charge(usage.tokens, usage.cost_nanos, usage.presumed)
-
-            reservation.call(CallRequest(kind="child"), lambda _: None, used)  # books only; the work is done
-            tracker.add(usage)
+            _book(reservation, gate.usage)
+            tracker.add(gate.usage)
             with _lock:
                 shared.drawing.remove(gate)
 
@@ -233,11 +229,31 @@ async def share_of(
         _give_back(shared)
 
 
+def _book(reservation: ExecutionContext, usage: Usage) -> None:
+    """Book at a reservation what was used elsewhere; the calls do nothing, they are counted."""
+
+    def used(*_: object) -> Charge:
+        return Charge(usage.tokens, usage.cost_nanos, usage.presumed)
+
+    for _ in range(usage.tool_calls):  # before the rest: once that is booked, nothing may be left for a call
+        reservation.call(CallRequest(kind="tool"), lambda _: None, lambda *_: Charge())
+    reservation.call(CallRequest(kind="child"), lambda _: None, used)
+
+
 def _reserve(shared: _Shared, whole: Limits) -> ExecutionContext:
-    """Reserve what is left; if nothing is left, the returned context is stopped from its start."""
-    wish = replace(whole, deadline=None, landing=None, verdict=None)
+    """Reserve what is left; if nothing is left, the returned context is stopped from its start.
+
+    A child shares the tool calls of its parent if none are left. A reservation may not: its evaluation is counted
+    elsewhere until it is over.
+    """
+    wish, gate = replace(whole, deadline=None, landing=None, verdict=None), shared.gate
     with _lock:
-        reservation = shared.gate.child(wish)
+        reservation = gate.child(wish)
+        carved = {claim.count for claim in reservation.account.carved}
+        for count, ceiling in enumerate(gate.account.tops):
+            if ceiling is not None and count not in carved and reservation.stop is None:
+                stop = exhausted(Waits(count, ceiling, gate.account), reservation.account, landing=False)
+                gate.ledger.latch(reservation.account, stop, False, gate.clock.monotonic())
         if reservation.stop is None:
             shared.reserved += 1
     return reservation
