@@ -17,7 +17,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.model import ModelReply, ModelRequest
-from watchkeeper.core.usage import FREE
+from watchkeeper.core.usage import FREE, TokenUsage, Usage
 from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.runtime.plan import PricedModel
@@ -163,3 +163,13 @@ async def test_one_that_waited_gets_the_tool_calls_that_the_others_have_left() -
     played = await asyncio.gather(*(inside(ask, [ANSWER], clock=SYSTEM_CLOCK) for _ in range(2)))
     assert [checker.said[0] for _, checker in played] == [(3, None), (1, "max_tool_calls")]
     assert tracker.usage.tool_calls == 4
+
+
+async def test_an_evaluation_may_spend_only_what_is_left_of_what_others_added_to_a_tracker() -> None:
+    tracker = BudgetTracker(Budget(max_total_tokens=5_000))
+    adapter = Adapter(ScriptedModel([ANSWER, ANSWER]))
+    await adapter.evaluate_async(question(), budget_tracker=tracker)
+    tracker.add(Usage(TokenUsage(4_000, 800)))
+    with pytest.raises(BudgetExceededError, match="80 tokens left"):
+        await adapter.evaluate_async(question(), budget_tracker=tracker)
+    assert tracker.usage.tokens.total == 4_920

@@ -37,12 +37,14 @@ class _Shared:
 
     Attributes:
         gate: Bounds everything that is evaluated with the tracker; created at the first use.
+        known: The tracker's usage, without what its user has added since then: the gate does not know of that.
         reserved: How many evaluations inside runs have reserved something at the gate.
         drawing: The gates of these evaluations; a gate's usage is added to the tracker when it closes.
         waiting: One token for each waiter; cancelled when a reservation is given back, which ends the wait.
     """
 
     gate: ExecutionContext
+    known: Usage
     reserved: int = 0
     drawing: list[ExecutionContext] = field(default_factory=list[ExecutionContext])
     waiting: list[CancellationToken] = field(default_factory=list[CancellationToken])
@@ -60,14 +62,20 @@ def behind(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> _Shared:
     Raises:
         BudgetExceededError: If the tracker's budget is used up.
     """
-    left = tracker.remaining()
     with _lock:
-        shared = _shared.get(tracker)
+        left, usage, shared = tracker.remaining(), tracker.usage, _shared.get(tracker)
         if shared is None:
             # The gate outlives the run of its first use; usage inside a run is reserved at this gate (`share_of`).
             gate = ExecutionContext(replace(left.as_limits(), landing=None), clock=clock, ids=ids, parent=None)
-            shared = _shared[tracker] = _Shared(gate)
+            shared = _shared[tracker] = _Shared(gate, usage)
         return shared
+
+
+def _add(tracker: BudgetTracker, usage: Usage) -> None:
+    """Add to a tracker what its gate has counted."""
+    with _lock:
+        tracker.add(usage)
+        _shared[tracker].known += usage
 
 
 def is_drawn_from(tracker: BudgetTracker, gate: ExecutionContext) -> bool:
@@ -109,12 +117,14 @@ def gate_outside_runs(
             with gate, share.drawn_by(gate):
                 yield gate
         return
+    if tracker.usage != shared.known:
+        limits = _bounded(limits, tracker, clock)
     gate = shared.gate.child(limits, carve=False, on_event=session.dispatch)
     try:
         with gate:
             yield gate
     finally:
-        tracker.add(gate.usage)
+        _add(tracker, gate.usage)
 
 
 @contextmanager
@@ -185,7 +195,7 @@ class Share:
             yield
         finally:
             _book(reservation, gate.usage)
-            tracker.add(gate.usage)
+            _add(tracker, gate.usage)
             with _lock:
                 shared.drawing.remove(gate)
 
