@@ -309,6 +309,33 @@ def test_a_provider_that_is_gone_ends_the_work_long_before_the_deadline() -> Non
     assert 600 <= clock.monotonic() < 1200
 
 
+def test_an_item_without_an_answer_ends_no_others_while_one_that_takes_long_gets_answers() -> None:
+    clock, lost = TestClock(), asyncio.Event()
+
+    class Uneven(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            opening: Any = request.transcript[0]
+            await asyncio.sleep(0)
+            if "item 1." in opening.text:
+                await lost.wait()
+            elif "item 0." in opening.text:
+                clock.advance(120)
+                if clock.monotonic() > 700:
+                    lost.set()
+            return await super().turn(request)
+
+    def script(request: ModelRequest) -> Any:
+        opening: Any = request.transcript[0]
+        if "item 1." in opening.text:
+            return ProviderError("the connection was lost", fault="auth")
+        takes_long = "item 0." in opening.text and len(request.transcript) < 15
+        return Call("step") if takes_long else "done"
+
+    ends = run_many(template(step), NUMBERED, model=Uneven(script), store=None, clock=clock, concurrency=2)
+    assert [result.ok for result in ends.results] == [True, False, True, True, True, True]
+    assert ends.stop is None
+
+
 def test_an_error_that_will_not_pass_opens_no_breaker() -> None:
     clock = TestClock()
     many = over(MANY, failing({item.name for item in MANY}, "auth"), clock=clock)

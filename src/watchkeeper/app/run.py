@@ -42,7 +42,7 @@ from watchkeeper.loop.driver import Ending, drive
 from watchkeeper.loop.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
+from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
@@ -552,6 +552,7 @@ class _Items(Generic[OutputT]):
         opened, label = self.opened, self.labels[index]
         session, context = self._session_of_item()
         unwatch = opened.around.watch(session, context.run_id)
+        forget = session.dispatcher.subscribe(ModelReplied, self._answered)
         task = asyncio.current_task()
         try:
             with self.gate.child(self.each, label, carve=False, on_event=session.dispatch) as gate:
@@ -568,7 +569,11 @@ class _Items(Generic[OutputT]):
             stop = Stop("error", "loop", f"The item failed: {error_text(error)}")
             return self._without_run(index, stop, session, context, error)
         finally:
+            forget()
             unwatch()
+
+    def _answered(self, _: ModelReplied) -> None:
+        self.answered_at = self.clock.monotonic()
 
     def _session_of_item(self) -> tuple[Session, RunContext]:
         session = Session(parent=self.opened.start.session, clock=self.clock, ids=self.ids)
