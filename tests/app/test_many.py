@@ -18,6 +18,7 @@ from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.run import arun_many, run_many
 from watchkeeper.children.child import ChildTask, children_of
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, RunStoppedError
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
@@ -231,6 +232,20 @@ def test_items_that_were_not_started_are_told_what_ended_the_whole() -> None:
     assert many.stop.message.startswith("The whole run reached its deadline of 40m; ")
     assert many.results[2].stop.message.startswith("The whole run reached its deadline of 40m; ")
     assert many.results[-1].stop.message == f"Not started: {many.stop.message}"
+
+
+def test_many_inside_a_context_name_its_deadline_and_not_what_was_left_of_it() -> None:
+    clock = TestClock()
+
+    class Slow(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            await clock.sleep(500)
+            return await super().turn(request)
+
+    with ExecutionContext(Limits(deadline="40m"), clock=clock):
+        clock.advance(1200)
+        many = over(model=Slow(failing(set())), clock=clock, concurrency=1)
+    assert many.stop.message.startswith("The whole run reached its deadline of 40m")
 
 
 def test_an_item_that_fills_its_context_ends_alone() -> None:

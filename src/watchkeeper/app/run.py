@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from uuid import UUID
 
+from watchkeeper.accounting.call_request import subject
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import ManyOptions, OnStoreFailure, RunOptions, check_arguments, options_for_run
 from watchkeeper.app.recording import store_failed
@@ -528,9 +529,11 @@ class _Items(Generic[OutputT]):
 
     def _late(self) -> Stop:
         """Say that the time of the whole is over; what ended an item names the time that was left when it began."""
-        end = self.gate.deadline
-        total = "" if end is None else format_duration(end.at - self.began)
-        said = f"The whole run reached its deadline of {total}; what is left is for last turns and verdicts."
+        account, end = self.gate.account, self.gate.deadline
+        who, total = "The whole run", "" if end is None else format_duration(end.at - self.began)
+        if (owner := account.ends_with) is not None:
+            who, total = subject(owner, account), format_duration(owner.whole_seconds)
+        said = f"{who} reached its deadline of {total}; what is left is for last turns and verdicts."
         return Stop("timeout", "gate", said, "deadline", total)
 
     async def _worker(self) -> None:
