@@ -358,6 +358,20 @@ def test_an_error_that_will_not_pass_opens_no_breaker() -> None:
     assert clock.monotonic() == 0
 
 
+@pytest.mark.parametrize(
+    "each",
+    [
+        Limits(account="a", account_limit="$1/day"),
+        Limits(deadline=TestClock().now() - timedelta(days=1)),
+    ],
+)
+def test_limits_for_each_item_that_hold_for_none_are_refused_before_the_first(each: Limits) -> None:
+    model = ScriptedModel(obedient)
+    with pytest.raises(ConfigurationError, match="the whole run|is over already"):
+        over(model=model, each=each)
+    assert not model.requests
+
+
 def test_limits_for_each_item_end_that_item_alone() -> None:
     many = over(each=Limits(max_tool_calls=1, landing=None, deadline=None))
     assert all(result.stop and result.stop.reason == "tool_call_limit_exceeded" for result in many.results)

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from uuid import UUID
 
+from watchkeeper.accounting.account import account_above
 from watchkeeper.accounting.call_request import subject
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import ManyOptions, OnStoreFailure, RunOptions, check_arguments, options_for_run
@@ -442,6 +443,7 @@ class _Items(Generic[OutputT]):
             max_turns=limits.max_turns if each.max_turns is None else each.max_turns,
             verdict=shared_out(limits.verdict, side_by_side),
         )
+        account_above(in_force(self.each, opened.start.session, self.clock), self.gate.account)  # or raise, before all
 
     async def work(self) -> ManyResult[OutputT]:
         """Run every item, and record on the parent's log how the work began and ended."""
