@@ -367,7 +367,7 @@ def test_an_error_that_will_not_pass_opens_no_breaker() -> None:
 )
 def test_limits_for_each_item_that_hold_for_none_are_refused_before_the_first(each: Limits) -> None:
     model = ScriptedModel(obedient)
-    with pytest.raises(ConfigurationError, match="the whole run|is over already"):
+    with pytest.raises(ConfigurationError, match=r"the whole run|is over already"):
         over(model=model, each=each)
     assert not model.requests
 

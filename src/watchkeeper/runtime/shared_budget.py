@@ -242,11 +242,14 @@ async def share_of(
 def _book(reservation: ExecutionContext, usage: Usage) -> None:
     """Book at a reservation what was used elsewhere; the calls do nothing, they are counted."""
 
+    def nothing(*_: object) -> Charge:
+        return Charge()
+
     def used(*_: object) -> Charge:
         return Charge(usage.tokens, usage.cost_nanos, usage.presumed)
 
     for _ in range(usage.tool_calls):  # before the rest: once that is booked, nothing may be left for a call
-        reservation.call(CallRequest(kind="tool"), lambda _: None, lambda *_: Charge())
+        reservation.call(CallRequest(kind="tool"), lambda _: None, nothing)
     reservation.call(CallRequest(kind="child"), lambda _: None, used)
 
 
