@@ -194,8 +194,9 @@ class Share:
         try:
             yield
         finally:
-            _book(reservation, gate.usage)
-            _add(tracker, gate.usage)
+            usage = gate.usage
+            _book(reservation, usage)
+            _add(tracker, usage)
             with _lock:
                 shared.drawing.remove(gate)
 
