@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +143,28 @@ def test_no_call_takes_long_to_read(piece: str) -> None:
     for _ in range(5):
         reading = read({"q": piece * 5000, "command": piece * 5000, "content": piece * 5000}, piece * 50_000)
         assert reading.size <= 2 * READ_CHARS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "result"),
+    [
+        ({"q": "x"}, "time" + "secs" * 24 + "x 5"),
+        ({"command": "git commit " + '.replace("a\\",' * 400}, "ok"),
+        ({"steps": [{"command": "git commit " + '"\\' * 2000 + str(number)} for number in range(100)]}, "ok"),
+        ({"steps": [{"command": "sed -i '" + "0" * 4000 + str(number)} for number in range(100)]}, "ok"),
+    ],
+)
+def test_no_text_that_was_made_for_it_takes_long_to_read(arguments: Any, result: str) -> None:
+    begin = time.process_time()
+    read(arguments, result)
+    assert time.process_time() - begin < 1
+
+
+def test_calls_differ_also_where_their_arguments_are_not_read_any_more() -> None:
+    one, other = (
+        {"steps": [{"step": "a b " * 1000 + str(number)} for number in (*range(20), last)]} for last in (1, 2)
+    )
+    assert read(one).action != read(other).action
 
 
 def test_each_call_is_read_once_and_the_newest_are_kept() -> None:
