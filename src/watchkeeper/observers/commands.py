@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from watchkeeper.observers.vocabulary import BEFORE, CHANGING, KNOWN, READING, SAYING, SEARCHING
 
-LONGEST: Final = 4_000
+LONGEST: Final = 4_100
+"""The characters of a line that are read, a little more than are read of an argument."""
 
 QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\[\s\S]?)*(?:\"|\Z)")
 BETWEEN: Final = re.compile(r"(?:&&|\|\||;|\n|(?<!\|)\|(?!\|))")

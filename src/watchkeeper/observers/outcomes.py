@@ -390,6 +390,14 @@ def bounded(text: str) -> str:
     return f"{text[:half]} middle{hash(text[half:-half])} {text[-half:]}"
 
 
+def both_ends(text: str) -> str:
+    """Return what is read of an argument: as `bounded`, with the fingerprint on a line of its own."""
+    if len(text) <= READ_CHARS:
+        return text
+    half = READ_CHARS // 2
+    return f"{text[:half]}\nmiddle{hash(text[half:-half])}\n{text[-half:]}"
+
+
 def normal(text: str) -> str:
     """Return a text without its layout and its comments."""
     lines = (line.split("#", 1)[0].split("//", 1)[0] for line in text[:20_000].lower().splitlines())
@@ -450,13 +458,13 @@ def read_arguments(params: Any) -> Question:
     """Return what arguments ask and what they write."""
     question = Question([], [], [], [], [], [], [], [])
     if isinstance(params, str):
-        _read_text("", params[:READ_CHARS], question)
+        _read_text("", both_ends(params), question)
         return question
     left = READ_ARGUMENTS
     for path, value in islice(_flat(params), READ_VALUES):
         if isinstance(value, str):
             left -= min(len(value), READ_CHARS)
-            value = value if left >= 0 else f"{hash(value)}"  # not read any more, but two are still told apart
+            value = both_ends(value) if left >= 0 else f"{hash(value)}"  # of the rest only whether it is the same
         key = path.rpartition(".")[2]
         _read_value(path, kind_of_key(key), value, question)
     if not question.asked and not question.payload:
@@ -472,7 +480,7 @@ def _read_value(path: str, kind: str, value: Any, question: Question) -> None:
             if kind != "passing":
                 question.exact.append(f"{path}={value}")
             return
-        _read_text(kind, value[:READ_CHARS], question)
+        _read_text(kind, value, question)
     elif isinstance(value, bool):
         question.exact.append(f"{path}={value}")
     elif kind == "passing":
