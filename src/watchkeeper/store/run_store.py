@@ -33,7 +33,7 @@ from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.liveness import own_mark
 from watchkeeper.store.run_file import SUFFIX, DamagedLineError, Line, RunFile, begun_line, event_line, read_lines
-from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields
+from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment
 from watchkeeper.store.sqlite import DEFAULT, chosen_file, make_folders, register
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
@@ -365,7 +365,7 @@ class RunStore:
 def _begun(after: int, line: Line) -> StoredEvent:
     try:
         call = as_fields(json.loads(bytes(line.begun)))
-        return StoredEvent(after, datetime.fromisoformat(call["created_at"]), tag_of(CallBegun), call)
+        return StoredEvent(after, moment(call["created_at"]), tag_of(CallBegun), call)
     except UNREADABLE as error:
         raise DamagedLineError(f"the call after event {after} cannot be read ({error})") from error
 
@@ -373,7 +373,7 @@ def _begun(after: int, line: Line) -> StoredEvent:
 def _event(line: Line) -> StoredEvent:
     try:
         changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
-        at = datetime.fromisoformat(line.at)
+        at = moment(line.at)
         return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None)
     except UNREADABLE as error:
         raise DamagedLineError(f"event {line.seq} cannot be read ({error})") from error
