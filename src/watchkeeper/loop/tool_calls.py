@@ -40,6 +40,7 @@ from watchkeeper.loop.models import bounds_input
 from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, NotOnRecordError, RunPlan, RunScope
+from watchkeeper.runtime.result import images_of
 from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
@@ -362,7 +363,7 @@ class ToolCalls:
 
 def recalled(call: ToolCall, done: ToolInvoked) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
     """Return the message and images of a call that has its result on record."""
-    images = done.result.shown()[1] if isinstance(done.result, ToolResult) else ()
+    images = images_of(done.result)
     return ToolMessage(call.call_id, call.name, done.rendered_output, is_error=not done.success), images
 
 

@@ -19,8 +19,8 @@ from uuid import UUID
 import msgspec
 
 from watchkeeper.core.codec import CodecError, encode
-from watchkeeper.core.type_tags import type_of
-from watchkeeper.session.tagging import MARK, OURS, dump, load
+from watchkeeper.core.type_tags import OURS, type_of
+from watchkeeper.session.tagging import MARK, dump, load
 
 PLAIN: Final = frozenset({str, int, bool, datetime, UUID, type(None)})
 """Types that are written plainly: their JSON and the declared type give the same value back."""
@@ -129,14 +129,20 @@ def _plain(hint: Any) -> Test | None:
         return _is_finite
     if get_origin(hint) in (Union, types.UnionType):
         others = [each for each in get_args(hint) if each is not type(None)]
-        inner = _plain(others[0]) if len(others) == 1 else None
-        return inner if inner is None or inner is _always else lambda value: value is None or inner(value)
+        return _if_any(_plain(others[0])) if len(others) == 1 else None
     if get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
-        inner = _plain(get_args(hint)[0])
-        return inner if inner is None or inner is _always else lambda value: all(map(inner, value))
+        return _if_all(_plain(get_args(hint)[0]))
     if isinstance(hint, type) and hint.__module__.partition(".")[0] == OURS and _has_fields(hint):
         return _plain_fields(hint)
     return None
+
+
+def _if_any(inner: Test | None) -> Test | None:
+    return inner if inner is None or inner is _always else lambda value: value is None or inner(value)
+
+
+def _if_all(inner: Test | None) -> Test | None:
+    return inner if inner is None or inner is _always else lambda value: all(map(inner, value))
 
 
 def _plain_fields(kind: type) -> Test | None:

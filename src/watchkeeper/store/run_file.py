@@ -217,7 +217,7 @@ class RunFile:
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1
-                self.write(owner_line(Owner(self.epoch, tuple(mark), at)))
+                self.write(owner_line(Owner(self.epoch, (mark.process, mark.started, mark.machine), at)))
         except BaseException:
             self.close()
             raise

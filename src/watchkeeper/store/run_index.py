@@ -228,7 +228,7 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
         items=None if labels is None else len(labels),
         limits=as_text(began["limits"]),
         started_at=moment(began["started_at"]),
-        **{**NOT_ENDED, **ended},
+        **cast("Any", {**NOT_ENDED, **ended}),
     )
 
 

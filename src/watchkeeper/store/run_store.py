@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, cast
 from uuid import UUID
 
 import msgspec
@@ -187,6 +187,7 @@ class RunStore:
             StoreError: If they cannot be written; those of each run all are, or none.
         """
         by_run: dict[UUID, list[Item]] = {}
+        items: list[Item] = []
         last = None
         for each in batch:
             item = each if isinstance(each, Item) else Item(*each)
@@ -201,12 +202,11 @@ class RunStore:
                 for run_id, items in by_run.items():
                     self._append(run_id, items)
             except (OSError, StoreError) as error:
-                failed = error
-                if not isinstance(error, StoreError):
-                    failed = StoreError(f"{len(batch)} events could not be written to {self.path}: {error}")
-                    failed.__cause__ = error
-                self.failure = self.failure or failed
-                raise failed from failed.__cause__
+                failure = error
+                if isinstance(failure, OSError):
+                    failure = StoreError(f"{len(batch)} events could not be written to {self.path}: {error}")
+                self.failure = self.failure or failure
+                raise failure from error
         if self.first_run is None:
             begun = (each[0] for each in batch if isinstance(getattr(each[1], "event", None), RunStarted | ManyStarted))
             self.first_run = next(begun, None)
@@ -381,7 +381,7 @@ def _event(line: Line) -> StoredEvent:
 
 def _line(item: Item, envelope: Envelope) -> bytes:
     """Return an event's line; with a note in place of the event if it cannot be written, so that the others are."""
-    seq, at, event = envelope.seq, envelope.at.isoformat(), envelope.event
+    seq, at, event = envelope.seq, envelope.at.isoformat(), cast("object", envelope.event)
     tag, changes = tag_of(type(event)), envelope.changes
     changed = ""
     try:
