@@ -37,8 +37,7 @@ class Ticket:
 
 def there_and_back(event: Any) -> Any:
     """Write an event and read it."""
-    kind: type = type(event)
-    return read_event(tag_of(kind), json.loads(write_event(event)))
+    return read_event(tag_of(event.__class__), json.loads(write_event(event)))
 
 
 def replied(message: AssistantMessage, cost: int | None = 3, took: float = 1.5) -> ModelReplied:

@@ -158,8 +158,13 @@ def _plain_fields(kind: type) -> Test | None:
         return _always
     if len(open_fields) > 1 or hints[open_fields[0]] is not Any:
         return None
-    held = attrgetter(open_fields[0])
-    return lambda value: type(value) is kind and held(value) is None
+    held: Callable[[Any], Any] = attrgetter(open_fields[0])
+
+    def holds_nothing(value: Any) -> bool:
+        given: type = type(value)
+        return given is kind and held(value) is None
+
+    return holds_nothing
 
 
 def _is_finite(value: Any) -> bool:
