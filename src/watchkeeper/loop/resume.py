@@ -175,7 +175,9 @@ class Recorded:
     def _called(self, calls: Sequence[ToolCall]) -> Signal | None:
         """Return the results of all calls of a reply; None if one of them has none."""
         place, done = self._place, dict[str, ToolInvoked]()
-        while place < len(self._steps) and not isinstance(self._steps[place], ModelReplied | ObserversRan | WorkStopped):
+        while place < len(self._steps) and not isinstance(
+            self._steps[place], ModelReplied | ObserversRan | WorkStopped
+        ):
             event = self._steps[place]
             if isinstance(event, ToolInvoked) and event.call_id is not None:
                 done[event.call_id] = event

@@ -214,7 +214,9 @@ class ToolCalls:
 
         def intent(ticket: Ticket) -> CallBegun:
             turn = self._turn
-            return CallBegun("tool", tool.name, turn, number, ticket.node_id, call.call_id, TokenUsage(), 0, clock.now())
+            return CallBegun(
+                "tool", tool.name, turn, number, ticket.node_id, call.call_id, TokenUsage(), 0, clock.now()
+            )
 
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
