@@ -27,6 +27,7 @@ from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
+from watchkeeper.session.tagging import check_only
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.tools.context import ToolInvoked
 
@@ -62,6 +63,9 @@ class RunStarted(msgspec.Struct, frozen=True):
     limit_values: Limits | None = None
 
 
+check_only(RunStarted, "run_context", "prompt_name", "model", "limits", "item", "fallback")
+
+
 @event("model_replied")
 class ModelReplied(msgspec.Struct, frozen=True):
     """The model answered one turn.
@@ -93,6 +97,9 @@ class ModelReplied(msgspec.Struct, frozen=True):
     landing: bool
     created_at: datetime
     refusal: str = ""
+
+
+check_only(ModelReplied, "message", "finish", "model")
 
 
 @event("model_failed")
@@ -131,8 +138,8 @@ class ModelFailed:
 class CallBegun(msgspec.Struct, frozen=True):
     """A model call, or a tool call that may change something, begins: it is on record before anything is sent or done.
 
-    Recorded only where there is a store. A call that began and has neither result nor failure after it, because its
-    process ended, may have had its effect.
+    It is written to the store, if there is one, and is no event of the session's log. A call that began and has neither
+    result nor failure after it, because its process ended, may have had its effect.
 
     Attributes:
         kind: ``llm`` or ``tool``.
@@ -564,6 +571,9 @@ class ChildStarted:
     call_id: str | None
     started_at: datetime
     limit_values: Limits | None = None
+
+
+check_only(ChildStarted, "run_context", "prompt_name", "model", "limits", "call_id")
 
 
 @event("child_ended")

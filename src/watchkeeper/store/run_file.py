@@ -1,7 +1,7 @@
 """The record of one run on disk: an append-only file of JSON lines with checksums, written by one process at a time.
 
-A line is an event (``seq``, ``at``, ``tag``, ``body``) or says which process owns the file from there on (``owner``). A
-line with ``"more": true`` belongs together with the next one: a group is on record as a whole or not at all. What a
+A line is an event (``seq``, ``at``, ``tag``, ``body``), or says that a call begins (``begun``), or which process owns
+the file from there on (``owner``). A line with ``"more": true`` belongs together with the next one: a group is on record as a whole or not at all. What a
 crash leaves behind the last whole line is ignored by readers and cut off by the next owner. A `write` that succeeded
 survives the death of the process; only with ``durable`` does it survive that of the machine. Owning is a lock of the
 operating system on the open file (flock), which ends with the process, so a dead owner is told from a slow one.
@@ -72,6 +72,7 @@ class Line(msgspec.Struct, frozen=True):
         more: Whether the next line belongs to the same group.
         past: Whether it is an event of the session from before the run, kept so that its state can be rebuilt.
         changes: What reducers made of the event, as typed JSON; empty if none was registered for it.
+        begun: The call that begins, as JSON; empty for any other line. It is no event and has no number.
         owner: Which process writes from here on.
     """
 
@@ -82,6 +83,7 @@ class Line(msgspec.Struct, frozen=True):
     more: bool = False
     past: bool = False
     changes: msgspec.Raw = msgspec.Raw(b"")
+    begun: msgspec.Raw = msgspec.Raw(b"")
     owner: Owner | None = None
 
 
@@ -103,6 +105,11 @@ def event_line(
     if more:
         head += b',"more":true'
     return _sealed(head + b',"past":true' if past else head)
+
+
+def begun_line(call: bytes) -> bytes:
+    """Return the line that says that a call begins, given the call as JSON."""
+    return _sealed(b'{"begun":' + call)
 
 
 def owner_line(owner: Owner) -> bytes:
@@ -208,7 +215,7 @@ class RunFile:
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1
-                self.write(owner_line(Owner(self.epoch, tuple(mark), at)))
+                self.write(owner_line(Owner(self.epoch, (mark.process, mark.started, mark.machine), at)))
         except BaseException:
             self.close()
             raise

@@ -207,7 +207,7 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
         total = whole(tokens["input_tokens"]) + whole(tokens["output_tokens"])
         took, verdict, turns = end["duration_ms"], end.get("verdict"), end.get("turns")
         ended = {
-            "ended_at": datetime.fromisoformat(end["ended_at"]),
+            "ended_at": moment(end["ended_at"]),
             "stop": stop,
             "items_done": None if done is None else whole(done),
             "tokens": min(total, MOST),
@@ -227,8 +227,8 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
         item=None if item is None else as_text(item),
         items=None if labels is None else len(labels),
         limits=as_text(began["limits"]),
-        started_at=datetime.fromisoformat(began["started_at"]),
-        **{**NOT_ENDED, **ended},
+        started_at=moment(began["started_at"]),
+        **cast("Any", {**NOT_ENDED, **ended}),
     )
 
 
@@ -242,6 +242,14 @@ def whole(value: object) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is no whole number")
     return value
+
+
+def moment(text: str) -> datetime:
+    """Return a time, which is written with its zone."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"the time {text} has no zone")
+    return found
 
 
 def as_text(*values: object) -> str:
