@@ -46,7 +46,7 @@ def content(path: Path) -> dict[str, object]:
         top = store.runs()
         items = [item for run in top for item in store.children(run.run_id)]
         runs = [*top, *items, *(run for item in items for run in store.children(item.run_id))]
-        return {run.run_id: (run, list(store.events(run.run_id))) for run in runs}
+        return {run.run_id: (run, [event.envelope() for event in store.events(run.run_id)]) for run in runs}
 
 
 @pytest.mark.spec("FR-191")

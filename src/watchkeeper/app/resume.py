@@ -1,7 +1,7 @@
 """`resume`: goes on with a run whose process has died, from what is on record of it.
 
 The run keeps its id, its log and its limits; what was used before counts. Completed model calls and tool calls are not
-repeated (`loop/resume`). Everything that is not on record (the code, clients, secrets, resources) comes from the caller.
+repeated (`loop/resume`). What is not on record (the code, clients, secrets, resources) comes from the caller.
 """
 
 from __future__ import annotations

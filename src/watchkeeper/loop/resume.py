@@ -9,7 +9,7 @@ only if its tool is declared read-only or idempotent; otherwise the agent is tol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
@@ -63,6 +63,7 @@ from watchkeeper.session.tagging import dump
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import image_parts
 
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
 STEPS = (ModelReplied, ToolInvoked, ObserversRan, CompletionChecked, ContextCompacted, WorkStopped)
 """Events that answer a command of the machine."""
 
@@ -197,9 +198,8 @@ class Recorded:
 
     def _observed(self) -> Signal | None:
         event = self._next(ObserversRan)
-        if event is None and all(not isinstance(each, STEPS) for each in self._steps[self._place :]):
-            if not any(isinstance(each, CallBegun) for each in self._steps[self._place :]):
-                return None  # nothing follows: it is not known whether they were asked
+        if event is None and not any(isinstance(each, (*STEPS, CallBegun)) for each in self._steps[self._place :]):
+            return None  # nothing follows: it is not known whether they were asked
         stopped = self._next(WorkStopped)
         return Observed("" if event is None else event.text, stopped and stopped.stop)
 
@@ -266,8 +266,9 @@ class Resumed(msgspec.Struct, frozen=True):
         changed = tuple(name for name, digest in digests.items() if before.get(name, digest) != digest)
         if changed and not self.accept_changes:
             raise ConfigurationError(
-                f"the run {self.recorded.started.run_context.run_id} cannot go on as it was: its {' and '.join(changed)}"
-                " changed since it began; undo that, or accept it (accept_changes=True, --accept-changes)"
+                f"the run {self.recorded.started.run_context.run_id} cannot go on as it was: its"
+                f" {' and '.join(changed)} changed since it began; undo that, or accept it"
+                " (accept_changes=True, --accept-changes)"
             )
         return changed
 
@@ -332,7 +333,7 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
 
 def worked_seconds(log: Sequence[Envelope]) -> float:
     """Return how long processes have worked on a run: each from its first event to its last."""
-    total, began, last = 0.0, datetime.min, datetime.min
+    total, began, last = 0.0, NEVER, NEVER
     for place, envelope in enumerate(log):
         if place == 0 or isinstance(envelope.event, RunResumed):
             total += (last - began).total_seconds() if place else 0.0

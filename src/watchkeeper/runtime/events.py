@@ -32,6 +32,9 @@ from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.tools.context import ToolInvoked
 
 
+NO_TOKENS: Final = TokenUsage()
+
+
 @event("run_started")
 class RunStarted(msgspec.Struct, frozen=True):
     """A run began.
@@ -130,7 +133,7 @@ class ModelFailed:
     created_at: datetime
     model: str = ""
     text: str = ""
-    usage: TokenUsage = TokenUsage()
+    usage: TokenUsage = NO_TOKENS
     cost_nanos: int | None = 0
 
 

@@ -1,10 +1,11 @@
 """The record of one run on disk: an append-only file of JSON lines with checksums, written by one process at a time.
 
 A line is an event (``seq``, ``at``, ``tag``, ``body``), or says that a call begins (``begun``), or which process owns
-the file from there on (``owner``). A line with ``"more": true`` belongs together with the next one: a group is on record as a whole or not at all. What a
-crash leaves behind the last whole line is ignored by readers and cut off by the next owner. A `write` that succeeded
-survives the death of the process; only with ``durable`` does it survive that of the machine. Owning is a lock of the
-operating system on the open file (flock), which ends with the process, so a dead owner is told from a slow one.
+the file from there on (``owner``). A line with ``"more": true`` belongs together with the next one: a group is on
+record as a whole or not at all. What a crash leaves behind the last whole line is ignored by readers and cut off by the
+next owner. A `write` that succeeded survives the death of the process; only with ``durable`` does it survive that of
+the machine. Owning is a lock of the operating system on the open file (flock), which ends with the process, so a dead
+owner is told from a slow one.
 """
 
 from __future__ import annotations
