@@ -110,12 +110,12 @@ def parent_of(around: Around) -> ExecutionContext | None:
         TypeError: For a keyword that does not exist; else a misspelt one would change nothing.
         ConfigurationError: If the parent is no context, or the context around is over.
     """
-    if not around:
+    for name in around.keys() - {"parent", "spent"}:
+        raise TypeError(f"ExecutionContext() got an unexpected keyword argument {name!r}; limits belong to its config")
+    if "parent" not in around:
         current: ExecutionContext | None = enclosing.current()
         return current
-    for name in around.keys() - {"parent"}:
-        raise TypeError(f"ExecutionContext() got an unexpected keyword argument {name!r}; limits belong to its config")
-    parent = around.get("parent")
+    parent = around["parent"]
     if parent is not None and not isinstance(parent, ExecutionContext):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"parent={parent!r} is neither an ExecutionContext nor None")
     return parent
