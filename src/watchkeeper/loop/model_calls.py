@@ -213,17 +213,12 @@ class ModelCalls:
         """Make one admitted attempt and record its reply."""
         clock, in_use = self._scope.clock, self.line.in_use
         model, price = in_use.model, in_use.price
-        began = clock.monotonic()
-        spent = NOTHING
-        task = asyncio.current_task()
+        began, spent, task = clock.monotonic(), NOTHING, asyncio.current_task()
         heard: list[str] = []
 
-        durable = self._scope.durable
-
         async def work(ticket: Ticket) -> ModelReply:
-            if durable is not None:
-                begun = self._begun(turn, number, ticket)
-                await self._scope.begin_call(durable, begun, last=turn.phase == "landing")
+            if self._scope.durable is not None:
+                await self._scope.begin_call(self._begun(turn, number, ticket), last=turn.phase == "landing")
             try:
                 asked = in_use.asking(ticket, heard, landing=turn.phase == "landing")
                 return _checked(await model.turn(asked), model.provider)
@@ -234,8 +229,8 @@ class ModelCalls:
             nonlocal spent
             if reply is None:
                 spent = charge_failure(error, turn.worst, ticket.max_output_tokens, price)
-                return spent
-            spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
+            else:
+                spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
             return spent
 
         request = CallRequest(

@@ -210,8 +210,6 @@ class ToolCalls:
         process = tool.process()
         task = asyncio.current_task()
 
-        durable = self._scope.durable
-
         def intent(ticket: Ticket) -> CallBegun:
             turn = self._turn
             return CallBegun(
@@ -220,8 +218,8 @@ class ToolCalls:
 
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
-            if durable is not None and not tool.may_repeat:
-                await self._scope.begin_call(durable, intent(ticket))
+            if self._scope.durable is not None and not tool.may_repeat:
+                await self._scope.begin_call(intent(ticket))
             context = self._context(call, tool, number, ticket)
             try:
                 if process is not None:
