@@ -457,9 +457,7 @@ def test_a_store_that_fails_in_the_middle_is_said_and_is_no_success(
     assert result["ok"] is (choice == "go_on")
 
 
-def test_no_call_begins_if_the_store_fails_at_the_beginning(
-    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_call_begins_if_the_store_fails_at_the_beginning(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     def close_first(store: RunStore, batch: Sequence[Item]) -> None:
         store.close()
         append(store, batch)

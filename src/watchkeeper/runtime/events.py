@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -30,9 +30,6 @@ from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, State
 from watchkeeper.session.tagging import check_only
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.tools.context import ToolInvoked
-
-
-NO_TOKENS: Final = TokenUsage()
 
 
 @event("run_started")
@@ -133,7 +130,7 @@ class ModelFailed:
     created_at: datetime
     model: str = ""
     text: str = ""
-    usage: TokenUsage = NO_TOKENS
+    usage: TokenUsage = field(default_factory=TokenUsage)
     cost_nanos: int | None = 0
 
 

@@ -122,7 +122,7 @@ def _ids_in(store: Path) -> set[str]:
 def _name(run_id: str, parents: Mapping[str, str | None]) -> str:
     """Return the name of a run's file: with the id of the run above all others, if it is below one."""
     top, passed = run_id, {run_id}
-    while (above := parents[top]) in parents and above not in passed:
+    while (above := parents[top]) is not None and above in parents and above not in passed:
         passed.add(above)
         top = above
     return f"{run_id}{SUFFIX}" if top == run_id else f"{top}.{run_id}{SUFFIX}"
@@ -134,7 +134,7 @@ def _lines(older: sqlite3.Connection, run_id: str) -> Iterator[bytes]:
     Raises:
         ValueError: At an event that cannot be read.
     """
-    yield owner_line(Owner(1, tuple(own_mark()), SYSTEM_CLOCK.now().isoformat()))
+    yield owner_line(Owner(1, (*own_mark(),), SYSTEM_CLOCK.now().isoformat()))
     for seq, at, tag, body in older.execute(_EVENTS, (run_id,)):
         try:
             if type(seq) is not int or not isinstance(msgspec.json.decode(body), dict):
