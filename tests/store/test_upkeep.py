@@ -184,3 +184,14 @@ def test_the_index_is_made_anew(store: RunStore, harm: str) -> None:
     with RunStore(store.path, read_only=True) as reader:
         assert {run.run_id for run in reader.runs()} == ids
         assert all(run.damage is None for run in reader.runs())
+
+
+def test_a_store_is_looked_after_where_there_are_no_locks(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watchkeeper.store.run_file.fcntl", None)
+    file = file_of(store, over(store))
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"seq":')
+    assert [each.size for each in compact(store.path)] == [7]
+    assert file.read_bytes() == whole
+    assert prune(store.path, LATER) == Pruned(1, 0, len(whole), kept=0)
+    assert not file.exists()

@@ -5,7 +5,7 @@ the file from there on (``owner``). A line with ``"more": true`` belongs togethe
 record as a whole or not at all. What a crash leaves behind the last whole line is ignored by readers and cut off by the
 next owner. A `write` that succeeded survives the death of the process; only with ``durable`` does it survive that of
 the machine. Owning is a lock of the operating system on the open file (flock), which ends with the process, so a dead
-owner is told from a slow one.
+owner is told from a slow one. Where there is no such lock, the last owner is asked for by its mark.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from zlib import crc32
 import msgspec
 
 from watchkeeper.core.errors import StoreError
-from watchkeeper.store.liveness import ProcessMark
+from watchkeeper.store.liveness import ProcessMark, is_alive
 
 try:
     import fcntl
-except ImportError:  # Windows: there, two processes that resume one run are not kept apart
+except ImportError:  # Windows: there, the line of the last owner says which process it was, and `liveness` if it runs
     fcntl = None  # type: ignore[assignment]
 
 VERSION: Final = 1
@@ -291,10 +291,20 @@ def held(path: Path) -> Generator[bool]:
         os.close(file)
 
 
+def _last_owner(path: Path) -> ProcessMark | None:
+    """Return the process that took a file last."""
+    try:
+        with open(path, "rb") as file:
+            return next((line.owner.mark for line in last_lines(file) if line.owner is not None), None)
+    except OSError:
+        return None
+
+
 def is_owned(path: Path) -> bool:
-    """Return whether a living process owns a file; False where the operating system cannot say."""
+    """Return whether a living process owns a file; False if that cannot be known."""
     if fcntl is None:
-        return False
+        mark = _last_owner(path)
+        return mark is not None and is_alive(mark)
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:

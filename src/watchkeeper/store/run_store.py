@@ -32,8 +32,17 @@ from watchkeeper.session.event_json import read_event, write_event
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.liveness import own_mark
-from watchkeeper.store.run_file import SUFFIX, DamagedLineError, Line, RunFile, begun_line, event_line, read_lines
-from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment
+from watchkeeper.store.run_file import (
+    SUFFIX,
+    DamagedLineError,
+    Line,
+    RunFile,
+    begun_line,
+    event_line,
+    is_owned,
+    read_lines,
+)
+from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment, stored_run
 from watchkeeper.store.sqlite import DEFAULT, chosen_file, make_folders, register
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
@@ -261,6 +270,8 @@ class RunStore:
             if path is None:
                 raise OSError("it is not there")
             try:
+                if is_owned(path) and stored_run(path).ended_at is None:
+                    raise BlockingIOError
                 file = RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True)
             except BlockingIOError as error:
                 raise StoreError(f"the run {run_id} is running: a living process works on it") from error
