@@ -31,6 +31,9 @@ except ImportError:  # Windows: there, the line of the last owner says which pro
 VERSION: Final = 1
 """Version of the lines; a file with a higher one is refused."""
 
+ENDINGS: Final = frozenset({"run_ended", "many_ended"})
+"""Tags of a run's last event."""
+
 SUFFIX: Final = ".jsonl"
 PRIVATE_FILE: Final = 0o600
 
@@ -292,12 +295,17 @@ def held(path: Path) -> Generator[bool]:
 
 
 def _last_owner(path: Path) -> ProcessMark | None:
-    """Return the process that took a file last."""
+    """Return the process that took a file last, if it has not put the end of the run on record since."""
     try:
         with open(path, "rb") as file:
-            return next((line.owner.mark for line in last_lines(file) if line.owner is not None), None)
+            for line in last_lines(file):
+                if line.owner is not None:
+                    return line.owner.mark
+                if line.tag in ENDINGS and not line.past:
+                    return None
     except OSError:
-        return None
+        pass
+    return None
 
 
 def is_owned(path: Path) -> bool:

@@ -22,10 +22,10 @@ import msgspec
 
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.runtime.events import ManyStarted, RunStarted
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS
-from watchkeeper.store.run_file import PRIVATE_FILE, SUFFIX, is_owned, last_lines, read_lines
+from watchkeeper.store.run_file import ENDINGS, PRIVATE_FILE, SUFFIX, is_owned, last_lines, read_lines
 from watchkeeper.store.sqlite import is_locked, with_side_files
 
 if TYPE_CHECKING:
@@ -53,8 +53,6 @@ UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 
 BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
 """Tags of a run's first event; its number is not 1 where the run continues a session."""
-
-ENDINGS: Final = frozenset({tag_of(RunEnded), tag_of(ManyEnded)})
 
 NOT_BEGUN: Final = "the event of its beginning is missing"
 """Why a run cannot be read whose process died before it had begun; such a run is not listed."""

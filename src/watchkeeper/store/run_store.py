@@ -42,7 +42,7 @@ from watchkeeper.store.run_file import (
     is_owned,
     read_lines,
 )
-from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment, stored_run
+from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment
 from watchkeeper.store.sqlite import DEFAULT, chosen_file, make_folders, register
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
@@ -270,7 +270,7 @@ class RunStore:
             if path is None:
                 raise OSError("it is not there")
             try:
-                if is_owned(path) and stored_run(path).ended_at is None:
+                if is_owned(path):
                     raise BlockingIOError
                 file = RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True)
             except BlockingIOError as error:
