@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
@@ -479,6 +480,20 @@ def test_without_locks_the_owner_is_known_by_its_process(store: RunStore, monkey
             other.take_over(str(run_id))
         assert other.take_over(dead) == 1
         assert other.take_over(str(over)) == 2
+
+
+def test_a_reader_that_looks_at_a_file_keeps_nobody_from_taking_it(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a file is owned is seen by a lock that the reader has for a moment."""
+    fcntl = pytest.importorskip("fcntl")
+    run_id = uuid4()
+    with RunStore(store.path) as other:
+        other.append(log(run_id, started()))
+    with file_of(store, run_id).open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        monkeypatch.setattr(type(SYSTEM_CLOCK), "wait", lambda *_: fcntl.flock(reader, fcntl.LOCK_UN))
+        assert store.take_over(str(run_id)) == 1
 
 
 WRITE_AND_DIE = """

@@ -101,7 +101,10 @@ class Recorded:
         opened = next((event for event in events if isinstance(event, RunOpened)), None)
         if opened is None:
             run_id = self.started.run_context.run_id
-            raise ConfigurationError(f"the process of the run {run_id} died before anything was done; start a new run")
+            why = "its process died before anything was done"
+            if any(isinstance(event, STEPS) for event in events):
+                why = "version 0.1 recorded it, without what that needs"
+            raise ConfigurationError(f"the run {run_id} cannot be resumed: {why}; start a new run")
         self.opened: RunOpened = opened
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         self._steps = [event for event in events if isinstance(event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -20,6 +21,7 @@ from zlib import crc32
 
 import msgspec
 
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
 from watchkeeper.store.liveness import ProcessMark, is_alive
 
@@ -42,6 +44,10 @@ TAIL: Final = len(CHECKED % 0)
 """How many bytes the checksum and what follows it take at the end of every line."""
 
 CHUNK: Final = 1 << 18
+
+LOCK_ATTEMPTS: Final = 5
+LOCK_PAUSE: Final = 0.005
+"""How often a lock is asked for, and seconds between two attempts: readers have it for microseconds."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -211,8 +217,7 @@ class RunFile:
         how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over else os.O_CREAT)
         self._file = os.open(path, how, PRIVATE_FILE)
         try:
-            if fcntl is not None:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
             self._size, self.last_seq, owner = self._end_of_record()
             self.epoch = 0 if owner is None else owner.epoch
             if owner is None or owner.mark != mark:
@@ -270,6 +275,22 @@ class RunFile:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+
+def _lock(file: int) -> None:
+    """Take the lock of a file; one that a reader has for a moment, to see whether the file is owned, is waited for.
+
+    Raises:
+        BlockingIOError: If another process keeps it.
+    """
+    if fcntl is None:
+        return
+    for _ in range(LOCK_ATTEMPTS - 1):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        SYSTEM_CLOCK.wait(threading.Event(), LOCK_PAUSE)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @contextlib.contextmanager
