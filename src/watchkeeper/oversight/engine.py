@@ -20,6 +20,7 @@ from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.quantities import format_duration
+from watchkeeper.core.text import logger
 from watchkeeper.core.workers import Patience, has_passing, run_in_worker
 from watchkeeper.kernel.turn_machine import Observed
 from watchkeeper.oversight.sources import Round, Source, ask_all, said_of
@@ -103,7 +104,7 @@ class Oversight:
         budget = scope.gate.budget_status(turn - 1)
         now = scope.clock.now()
         appeared, runs = await self._appeared(budget) if self._awaited else ((), [])
-        due = [source for source in self._sources if self._is_due(source, budget, now) or source in appeared]
+        due = [each for each in self._sources if each.is_due(self._trajectory, budget, now) or each in appeared]
         if due:
             runs += await ask_all(due, self._round(budget, now))
             self._follow_log()  # they may have written to the session
@@ -111,22 +112,6 @@ class Oversight:
             turn = 0  # no model turn follows that could read it
         text = self._hear(runs, call_index, turn, now)
         return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
-
-    def _is_due(self, source: Source, budget: BudgetStatus, now: datetime) -> bool:
-        """Whether a condition of its trigger holds."""
-        trigger, trajectory = source.trigger, self._trajectory
-        if source.off or (trajectory.count <= source.quiet_until and source.is_quiet(trajectory.count)):
-            return False
-        if trigger.on_every_call:
-            return True
-        every, errors, seconds = trigger.every_n_calls, trigger.after_consecutive_errors, trigger.every_n_seconds
-        if every is not None and trajectory.count - source.spoke_at_call >= every:
-            return True
-        if errors is not None and trajectory.errors_in_a_row >= errors:
-            return True
-        if seconds is not None and (source.spoke_at is None or _apart(now, source.spoke_at) >= seconds):
-            return True
-        return source.passed(budget) > source.marks
 
     async def _appeared(self, budget: BudgetStatus) -> tuple[Sequence[Source], list[SourceRan]]:
         """Return the sources whose awaited file has appeared since the last look, and one failure for each file that
@@ -188,6 +173,8 @@ class Oversight:
         """
         for ran in runs:
             self._by_name[ran.source].follow(ran, call_index, now)
+            if ran.error is not None:
+                logger().warning(f"observer.{ran.outcome}", observer=ran.source, error=ran.error, after_call=call_index)
         waiting = [source for source in self._sources if source.waiting is not None and turn]
         advices = [advice for source in waiting if (advice := source.deliver(call_index)) is not None]
         if not (runs or advices):
@@ -311,11 +298,6 @@ class Oversight:
     def _named(self, *names: str) -> Sequence[Source]:
         """Return the sources with these names, without those that only an earlier run of the session had."""
         return [self._by_name[name] for name in names if name in self._by_name]
-
-
-def _apart(one: datetime, other: datetime) -> float:
-    """Return the seconds between two moments, never negative, even if the machine's clock was set back."""
-    return abs((one - other).total_seconds())
 
 
 def _call_index(kept: tuple[Any, Callable[[Any], None]]) -> int:

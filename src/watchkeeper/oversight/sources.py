@@ -35,6 +35,7 @@ from watchkeeper.prompt.observer import (
     SourceConfig,
     is_on_loop,
 )
+from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.runtime.events import AdviceAcknowledged, SourceRan
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, is_cancelled, within
@@ -100,6 +101,22 @@ class Source:
         self.off = False
         self.marks = 0
 
+    def is_due(self, trajectory: Trajectory, budget: BudgetStatus, now: datetime) -> bool:
+        """Return whether a condition of its trigger holds; one that waits for a file is asked by the engine."""
+        trigger = self.trigger
+        if self.off or (trajectory.count <= self.quiet_until and self.is_quiet(trajectory.count)):
+            return False
+        if trigger.on_every_call:
+            return True
+        every, errors, seconds = trigger.every_n_calls, trigger.after_consecutive_errors, trigger.every_n_seconds
+        if every is not None and trajectory.count - self.spoke_at_call >= every:
+            return True
+        if errors is not None and trajectory.errors_in_a_row >= errors:
+            return True
+        if seconds is not None and (self.spoke_at is None or _apart(now, self.spoke_at) >= seconds):
+            return True
+        return self.passed(budget) > self.marks
+
     def passed(self, budget: BudgetStatus) -> int:
         """Return how many shares of its trigger are passed; a share counts once for every limit that has passed it."""
         shares = self.trigger.shares
@@ -146,6 +163,11 @@ class Source:
 
     def _holds_back_nothing(self, advice: Advice) -> bool:
         return self.about_limits and advice.severity == "warning"
+
+
+def _apart(one: datetime, other: datetime) -> float:
+    """Return the seconds between two moments, never negative, even if the machine's clock was set back."""
+    return abs((one - other).total_seconds())
 
 
 ERROR_CHARS: Final = 500

@@ -18,6 +18,8 @@ from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import is_listed, is_text
 from watchkeeper.core.text import bounded
 from watchkeeper.session.log import event
+from watchkeeper.session.reducers import BY_DEFAULT
+from watchkeeper.session.slices import Append, SliceView
 
 T = TypeVar("T")
 
@@ -186,6 +188,28 @@ class Feedback(Advice):
     severity: Severity = "info"
     timestamp: datetime | None = None
     call_index: int = 0
+
+
+@event("record_assessment")
+@dataclass(frozen=True, slots=True)
+class RecordAssessment:
+    """Appends an assessment to ``session[Assessment]`` when it is dispatched: for a loop of your own.
+
+    Runs record what their observers say by themselves.
+
+    Attributes:
+        assessment: What was said.
+    """
+
+    assessment: Assessment
+
+
+def record_assessment(view: SliceView[Assessment], event: RecordAssessment) -> Append[Assessment]:
+    """Keep the assessment."""
+    return Append(event.assessment)
+
+
+BY_DEFAULT[RecordAssessment] = ((Assessment, record_assessment),)
 
 
 def render_block(advices: Iterable[Advice], call_index: int) -> str:

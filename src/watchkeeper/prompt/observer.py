@@ -101,6 +101,11 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
         return self.session[Assessment].latest()
 
     @property
+    def last_feedback(self) -> Feedback | None:
+        """The newest feedback of any feedback provider."""
+        return self.session[Feedback].latest()
+
+    @property
     def assessments(self) -> tuple[Assessment, ...]:
         """The assessments of other observers after this same call, so that an observer may build on them."""
         return tuple(advice for advice in self.advice if isinstance(advice, Assessment))
@@ -111,7 +116,7 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
         return len(self.session[ToolInvoked].all())
 
     def tool_calls_since_last_assessment(self) -> int:
-        """Return the number of tool calls since the newest assessment of any observer."""
+        """Return the number of tool calls since `last_assessment`; all of them if there is none."""
         last = self.last_assessment
         return max(self.tool_call_count - (0 if last is None else last.call_index), 0)
 
@@ -158,6 +163,14 @@ class FeedbackContext(ObserverContext, frozen=True):
     deadline: Deadline | None = None
     adapter: NestedAdapter | None = None
     run_context: RunContext | None = None
+
+    @property
+    def last_assessment(self) -> Assessment | None:
+        """What an observer or a feedback provider said last; feedback is given with its provider as the observer."""
+        last, said = self.session[Assessment].latest(), self.last_feedback
+        if said is None or (last is not None and last.call_index > said.call_index):
+            return last
+        return Assessment(*(getattr(said, name) for name in Feedback.__slots__))
 
     def create_nested_context(
         self, *, budget: Budget | None = None, max_duration: DurationLike | None = None

@@ -24,7 +24,7 @@ from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
-from watchkeeper.prompt.advice import Assessment, Feedback
+from watchkeeper.prompt.advice import Assessment, Feedback, RecordAssessment
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
 from watchkeeper.shield.decision import SafetyEvent
@@ -565,6 +565,7 @@ DEFINED_ELSEWHERE: Final = (
     PromptDeadlineAssigned,
     PromptExecuted,
     PromptRendered,
+    RecordAssessment,
     RolledBack,
     SafetyEvent,
     SessionReset,
