@@ -26,6 +26,7 @@ from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import error_text, storable
 from watchkeeper.core.workers import Patience, has_passing, run_in_worker
+from watchkeeper.oversight.cool_down import CoolDown
 from watchkeeper.prompt.advice import SEVERITIES, Advice, Assessment, Feedback, Severity
 from watchkeeper.prompt.observer import (
     TREND_SPAN,
@@ -57,6 +58,7 @@ class Source:
         should_run: The user's method.
         speak: The user's method: ``observe`` or ``provide``.
         about_limits: Whether it speaks of hard limits; its warnings are then never held back.
+        is_status: Whether all of its advice is told: it speaks of limits, or only when something happens.
         off: Whether it overran its time and is not asked any more.
         spoke_at_call: Tool calls when it last spoke or failed; 0 before.
         spoke_at: When that was, or None.
@@ -66,6 +68,7 @@ class Source:
         waiting: Advice that the agent has not been told yet.
         quiet_until: Tool call up to which it is to be quiet.
         grave: Pieces of advice in a row that count for its escalation.
+        cool_down: What of its advice the agent is told.
     """
 
     def __init__(self, config: SourceConfig) -> None:
@@ -81,6 +84,8 @@ class Source:
         self.asks_on_loop = is_on_loop(self.should_run)
         self.speaks_on_loop = self.asks_on_loop and is_on_loop(self.speak)
         self.about_limits = bool(getattr(config.source, "about_limits", False))
+        events = {"at_limit_share", "when_file_exists"}
+        self.is_status = self.about_limits or events.issuperset(self.trigger.conditions or ("on_every_call",))
         self.file_seen = False
         self.off = False
         self.severities: deque[Severity] = deque(maxlen=KEPT_SEVERITIES)
@@ -95,6 +100,7 @@ class Source:
         self.waiting: Advice | None = None
         self.quiet_until = 0
         self.grave = 0
+        self.cool_down = CoolDown(self.config.cool_down)
 
     def begin_run(self) -> None:
         """Forget what held for an earlier run only."""
@@ -122,6 +128,11 @@ class Source:
         shares = self.trigger.shares
         return sum(used >= each for used in budget.shares.values() for each in shares) if shares else 0
 
+    @property
+    def hears_silence(self) -> bool:
+        """Whether it matters for what the agent is told that it has nothing to say now."""
+        return not self.is_status and self.cool_down.hears_silence
+
     def is_quiet(self, call_index: int) -> bool:
         """Return whether the agent asked it to be quiet; a source about hard limits is asked nevertheless."""
         return call_index <= self.quiet_until and not self.about_limits
@@ -132,16 +143,19 @@ class Source:
             self.off = True
         if ran.outcome == "silent":
             self.grave = 0
+            self.cool_down.silent(call_index)
             return
         self.spoke_at_call, self.spoke_at = call_index, at
-        self.marks = ran.marks
+        passed, self.marks = ran.marks > self.marks, ran.marks
         advice = ran.advice
         if advice is None:
             return
         self.severities.append(advice.severity)
         if call_index <= self.quiet_until and not self._holds_back_nothing(advice):
             return  # the agent does not see this advice, so it cannot have ignored it
-        self.waiting = advice
+        news = self.cool_down.tells(advice, call_index)
+        if news or passed or self.is_status or self.waiting is not None:
+            self.waiting = advice
         escalate = self.config.escalate
         if escalate is not None:
             graver = SEVERITIES.index(advice.severity) >= SEVERITIES.index(escalate.severity)
@@ -150,6 +164,7 @@ class Source:
     def answered(self, answer: AdviceAcknowledged) -> None:
         """Take in that the agent answered it."""
         self.quiet_until = answer.call_index + answer.for_calls
+        self.cool_down.skip(answer.for_calls)
         self.grave = 0
         if self.waiting is not None and not self._holds_back_nothing(self.waiting):
             self.waiting = None
@@ -401,10 +416,10 @@ def said_of(error: BaseException) -> str:
 
 
 def silent(source: Source) -> SourceRan | None:
-    """Return what is recorded of a source that has nothing to say: an event only if it ends a series of grave
-    advice.
+    """Return what is recorded of a source that has nothing to say: an event only if it ends a series of advice that
+    counts for escalation or for what the agent is told again.
     """
-    return SourceRan(source.name, "silent") if source.grave else None
+    return SourceRan(source.name, "silent") if source.grave or source.hears_silence else None
 
 
 def _checked(source: Source, said: object, round_: Round) -> SourceRan | None:

@@ -50,6 +50,9 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 Trend = Literal["rising", "steady", "falling"]
 
+COOL_DOWN: Final = 4
+"""Looks after which an unchanged finding is told again, by default: 60 of them are told at most 5 times."""
+
 TREND_SPAN: Final = 3
 """The number of pieces of advice of one source that a trend is read from."""
 
@@ -370,6 +373,7 @@ class Configured:
     max_age_calls: int
     time_limit: DurationLike
     escalate: Escalation | None
+    cool_down: int
 
     def __post_init__(self) -> None:
         """Refuse a source that could not be asked.
@@ -406,6 +410,8 @@ class ObserverConfig(Configured):
         max_age_calls: After this number of later tool calls, an undelivered assessment is dropped.
         time_limit: What one look may take; an observer that takes longer is off for the rest of the run.
         escalate: What happens when the agent does not follow its advice, or None.
+        cool_down: The agent is told an unchanged finding again after so many looks that found it, then after twice as
+            many, and so on; 0 tells it at every look. Of limits (``about_limits``) it is always told.
     """
 
     observer: TrajectoryObserver
@@ -413,6 +419,7 @@ class ObserverConfig(Configured):
     max_age_calls: int = MAX_AGE_CALLS
     time_limit: DurationLike = "2s"
     escalate: Escalation | None = None
+    cool_down: int = COOL_DOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +432,7 @@ class FeedbackProviderConfig(Configured):
         max_age_calls: After this number of later tool calls, undelivered feedback is dropped.
         time_limit: What one look may take; longer by default, because providers may ask a model.
         escalate: What happens when the agent does not follow its feedback, or None.
+        cool_down: When unchanged feedback is told again.
     """
 
     provider: FeedbackProvider
@@ -432,6 +440,7 @@ class FeedbackProviderConfig(Configured):
     max_age_calls: int = MAX_AGE_CALLS
     time_limit: DurationLike = "60s"
     escalate: Escalation | None = None
+    cool_down: int = COOL_DOWN
 
 
 SourceConfig = ObserverConfig | FeedbackProviderConfig
@@ -463,6 +472,8 @@ def check_source(config: Configured) -> None:
     if config.escalate is not None and not isinstance(config.escalate, Escalation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ObserverError(f"{kind}: escalate={config.escalate!r} of {name!r} must be Escalation(...)")
     _check_count(f"max_age_calls of {name!r}", config.max_age_calls)
+    if not is_whole(config.cool_down, 0):
+        raise ObserverError(f"cool_down={config.cool_down!r} of {name!r} must be a whole number, 0 or more")
     try:
         duration(config.time_limit, f"time_limit of {name!r}")
     except LimitsError as error:
