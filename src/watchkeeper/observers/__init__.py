@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from watchkeeper.observers.drift import DriftDetector as DriftDetector
     from watchkeeper.observers.resources import PaceEstimator as PaceEstimator, ResourceObserver as ResourceObserver
     from watchkeeper.observers.stall import StallDetector as StallDetector
+    from watchkeeper.observers.suspicion import SuspicionRules as SuspicionRules
     from watchkeeper.oversight.own_loop import build_context as build_context, on_tool_invoked as on_tool_invoked
     from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
     from watchkeeper.prompt.advice import RecordAssessment as RecordAssessment
@@ -32,6 +33,7 @@ else:
             "observers.drift": "DriftDetector",
             "observers.resources": "PaceEstimator ResourceObserver",
             "observers.stall": "StallDetector",
+            "observers.suspicion": "SuspicionRules",
             "oversight.own_loop": "build_context on_tool_invoked",
             "prompt.advice": "Assessment Feedback Observation RecordAssessment",
             "prompt.observer": (

@@ -27,7 +27,7 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import error_text, storable
 from watchkeeper.core.workers import Patience, has_passing, run_in_worker
 from watchkeeper.oversight.cool_down import CoolDown
-from watchkeeper.prompt.advice import SEVERITIES, Advice, Assessment, Feedback, Severity
+from watchkeeper.prompt.advice import SEVERITIES, SUSPICION, Advice, Assessment, Feedback, Severity
 from watchkeeper.prompt.observer import (
     TREND_SPAN,
     FeedbackContext,
@@ -69,6 +69,9 @@ class Source:
         quiet_until: Tool call up to which it is to be quiet.
         grave: Pieces of advice in a row that count for its escalation.
         cool_down: What of its advice the agent is told.
+        asked: How often it was asked, if that is bounded.
+        asked_at_call: Tool calls when it was last asked, if that is bounded.
+        suspected: Whether another source has raised a suspicion since then.
     """
 
     def __init__(self, config: SourceConfig) -> None:
@@ -101,6 +104,8 @@ class Source:
         self.quiet_until = 0
         self.grave = 0
         self.cool_down = CoolDown(self.config.cool_down)
+        self.asked = self.asked_at_call = 0
+        self.suspected = False
 
     def begin_run(self) -> None:
         """Forget what held for an earlier run only."""
@@ -112,16 +117,25 @@ class Source:
         trigger = self.trigger
         if self.off or (trajectory.count <= self.quiet_until and self.is_quiet(trajectory.count)):
             return False
-        if trigger.on_every_call:
+        if not self.may_be_asked(trajectory.count):
+            return False
+        if trigger.on_every_call or (trigger.on_suspicion and self.suspected):
             return True
         every, errors, seconds = trigger.every_n_calls, trigger.after_consecutive_errors, trigger.every_n_seconds
-        if every is not None and trajectory.count - self.spoke_at_call >= every:
+        if every is not None and trajectory.count - max(self.spoke_at_call, self.asked_at_call) >= every:
             return True
         if errors is not None and trajectory.errors_in_a_row >= errors:
             return True
         if seconds is not None and (self.spoke_at is None or _apart(now, self.spoke_at) >= seconds):
             return True
         return self.passed(budget) > self.marks
+
+    def may_be_asked(self, count: int) -> bool:
+        """Return whether its bound allows a question after so many tool calls."""
+        one_in = self.trigger.at_most_one_in
+        if one_in is None or not self.asked:
+            return True
+        return self.asked * one_in < count and count - self.asked_at_call >= 2 * one_in // 3
 
     def passed(self, budget: BudgetStatus) -> int:
         """Return how many shares of its trigger are passed; a share counts once for every limit that has passed it."""
@@ -141,6 +155,8 @@ class Source:
         """Record the outcome of asking it; after a failure the trigger's interval begins anew, as after advice."""
         if ran.outcome == "overran":
             self.off = True
+        if self.trigger.at_most_one_in is not None:
+            self.asked, self.asked_at_call, self.suspected = self.asked + 1, call_index, False
         if ran.outcome == "silent":
             self.grave = 0
             self.cool_down.silent(call_index)
@@ -149,6 +165,10 @@ class Source:
         passed, self.marks = ran.marks > self.marks, ran.marks
         advice = ran.advice
         if advice is None:
+            return
+        if advice.severity == SUSPICION:
+            self.grave = 0
+            self.cool_down.silent(call_index)
             return
         self.severities.append(advice.severity)
         if call_index <= self.quiet_until and not self._holds_back_nothing(advice):
@@ -425,7 +445,8 @@ def silent(source: Source) -> SourceRan | None:
 def _checked(source: Source, said: object, round_: Round) -> SourceRan | None:
     """Check the advice of a source, and add its time and call index."""
     if said is None:
-        return silent(source)
+        bounded = source.trigger.at_most_one_in is not None  # the question counts, and may have cost something
+        return SourceRan(source.name, "silent") if bounded else silent(source)
     expected = Assessment if source.is_observer else Feedback
     if not isinstance(said, expected):
         if inspect.iscoroutine(said):

@@ -26,6 +26,7 @@ from watchkeeper.core.quantities import DurationLike, duration, is_number, is_sh
 from watchkeeper.prompt.advice import (
     MAX_AGE_CALLS,
     SEVERITIES,
+    SUSPICION,
     Advice,
     Assessment,
     Feedback,
@@ -52,6 +53,9 @@ Trend = Literal["rising", "steady", "falling"]
 
 COOL_DOWN: Final = 4
 """Looks after which an unchanged finding is told again, by default: 60 of them are told at most 5 times."""
+
+ONE_IN: Final = 15
+"""Tool calls for each question to a judge, on average, by default."""
 
 TREND_SPAN: Final = 3
 """The number of pieces of advice of one source that a trend is read from."""
@@ -83,6 +87,7 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
         task: The text of the first messages that the agent was sent.
         filesystem: A read-only view of the run's files, or None.
         nested: The rules of nested evaluations.
+        suspicions: What was suspected since a judge was last asked, the newest of each source.
     """
 
     prompt: RenderedPrompt[Any] | None = None
@@ -97,6 +102,7 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
     task: str = ""
     filesystem: Filesystem | None = None
     nested: NestedExecutionConfig = NESTED
+    suspicions: Sequence[Advice] = ()
 
     @property
     def last_assessment(self) -> Assessment | None:
@@ -111,7 +117,7 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
     @property
     def assessments(self) -> tuple[Assessment, ...]:
         """The assessments of other observers after this same call, so that an observer may build on them."""
-        return tuple(advice for advice in self.advice if isinstance(advice, Assessment))
+        return tuple(each for each in self.advice if isinstance(each, Assessment) and each.severity != SUSPICION)
 
     @property
     def tool_call_count(self) -> int:
@@ -272,6 +278,9 @@ class ObserverTrigger:
         on_every_call: After every call; the observer decides.
         at_limit_share: When this share of any limit is used: one or several between 0 and 1; each once for each limit.
         when_file_exists: When a file of this path appears in the run's filesystem; once for each time it appears.
+        on_suspicion: When another source has raised a suspicion since this one was last asked: for judges.
+        at_most_one_in: It is asked at most once in so many tool calls on average, whatever condition holds, and not
+            twice within two thirds of them; 15 by default with ``on_suspicion``, else not bounded.
     """
 
     every_n_calls: int | None = None
@@ -280,6 +289,8 @@ class ObserverTrigger:
     on_every_call: bool = False
     at_limit_share: float | tuple[float, ...] | None = None
     when_file_exists: str | None = None
+    on_suspicion: bool = False
+    at_most_one_in: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse conditions that could never hold, or that would always hold by mistake.
@@ -287,18 +298,21 @@ class ObserverTrigger:
         Raises:
             ObserverError: Naming the condition and its value.
         """
-        for name in ("every_n_calls", "after_consecutive_errors"):
+        for name in ("every_n_calls", "after_consecutive_errors", "at_most_one_in"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
         seconds = self.every_n_seconds
         if seconds is not None and (not is_number(seconds) or seconds <= 0):
             raise ObserverError(f"every_n_seconds={seconds!r} must be a finite number above 0")
-        if self.on_every_call not in (True, False):
-            raise ObserverError(f"on_every_call={self.on_every_call!r} must be True or False")
+        for name in ("on_every_call", "on_suspicion"):
+            if getattr(self, name) not in (True, False):
+                raise ObserverError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.at_limit_share is not None:
             object.__setattr__(self, "at_limit_share", _shares(self.at_limit_share))
         if self.when_file_exists is not None:
             _check_file(self.when_file_exists)
+        if self.on_suspicion and self.at_most_one_in is None:
+            object.__setattr__(self, "at_most_one_in", ONE_IN)
         if not (self.conditions or self.on_every_call):
             raise ObserverError(
                 "a trigger without a condition never fires; give on_every_call=True, every_n_calls=10 or another"
@@ -308,7 +322,7 @@ class ObserverTrigger:
     def conditions(self) -> tuple[str, ...]:
         """Names of the conditions that are set, except `on_every_call`."""
         names = ("every_n_calls", "after_consecutive_errors", "every_n_seconds", "at_limit_share", "when_file_exists")
-        return tuple(name for name in names if getattr(self, name) is not None)
+        return (*(name for name in names if getattr(self, name) is not None), *["on_suspicion"][: self.on_suspicion])
 
     @property
     def shares(self) -> tuple[float, ...]:

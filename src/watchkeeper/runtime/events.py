@@ -345,8 +345,9 @@ class SourceRan:
 
     Attributes:
         source: Its name.
-        outcome: ``advised``; ``silent``, after advice that counted for an escalation; ``failed``; or ``overran`` its
-            time limit: it is then off for the rest of the run.
+        outcome: ``advised``; ``silent``, after advice that counted for an escalation or for what is told again, or if
+            its questions are bounded; ``failed``; or ``overran`` its time limit: it is then off for the rest of the
+            run.
         advice: The advice of the source, or None.
         error: What it raised, or how long it took.
         marks: How many shares of its ``at_limit_share`` were passed at that moment, each counted for every limit.
