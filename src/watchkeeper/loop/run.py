@@ -333,15 +333,17 @@ class Adapter:
         """
         found: dict[str, PricedModel] = {}
         for named in template.models:
-            own = named is self.model or named == self.priced.label
-            if isinstance(named, str) and not own:
-                raise ConfigurationError(
-                    f"a subagent of {template.name!r} has the model {named!r}, which only run() makes; give it the"
-                    f" model itself: watchkeeper.models.model_from({named!r})"
-                )
-            if not own and not isinstance(named, Model):
+            model = self.priced
+            if isinstance(named, str):
+                if named != model.label:
+                    raise ConfigurationError(
+                        f"a subagent of {template.name!r} has the model {named!r}, which only run() makes; give it the"
+                        f" model itself: watchkeeper.models.model_from({named!r})"
+                    )
+            elif not isinstance(named, Model):
                 continue  # an adapter of a judge, which has a model and a price of its own
-            model = self.priced if own else PricedModel(named, FREE if named.free else None)
+            elif named is not self.model:
+                model = PricedModel(named, FREE if named.free else None)
             if limits.max_cost_nanos is not None and model.price is None:
                 raise UnpricedModelError(
                     f"a cost ceiling is set, but there is no price for {model.label!r}, the model of a subagent of"

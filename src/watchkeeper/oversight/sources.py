@@ -117,7 +117,7 @@ class Source:
         trigger = self.trigger
         if self.off or (trajectory.count <= self.quiet_until and self.is_quiet(trajectory.count)):
             return False
-        if not self.may_be_asked(trajectory.count):
+        if trigger.at_most_one_in is not None and not self.may_be_asked(trajectory.count, trigger.at_most_one_in):
             return False
         if trigger.on_every_call or (trigger.on_suspicion and self.suspected):
             return True
@@ -130,10 +130,9 @@ class Source:
             return True
         return self.passed(budget) > self.marks
 
-    def may_be_asked(self, count: int) -> bool:
-        """Return whether its bound allows a question after so many tool calls."""
-        one_in = self.trigger.at_most_one_in
-        if one_in is None or not self.asked:
+    def may_be_asked(self, count: int, one_in: int) -> bool:
+        """Return whether a bound of one question in so many calls allows one after ``count`` tool calls."""
+        if not self.asked:
             return True
         return self.asked * one_in < count and count - self.asked_at_call >= 2 * one_in // 3
 
