@@ -492,7 +492,11 @@ def test_a_reader_that_looks_at_a_file_keeps_nobody_from_taking_it(
         other.append(log(run_id, started()))
     with file_of(store, run_id).open("rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
-        monkeypatch.setattr(type(SYSTEM_CLOCK), "wait", lambda *_: fcntl.flock(reader, fcntl.LOCK_UN))
+
+        def let_go(*_: object) -> None:
+            fcntl.flock(reader, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(type(SYSTEM_CLOCK), "wait", let_go)
         assert store.take_over(str(run_id)) == 1
 
 
