@@ -26,6 +26,7 @@ from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.runtime.parking import CallAnswered, CallParked, Park
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
 from watchkeeper.session.tagging import check_only
 from watchkeeper.shield.decision import SafetyEvent
@@ -195,6 +196,7 @@ class RunOpened(msgspec.Struct, frozen=True):
         digests: Of what the run was made of: ``messages``, ``tools``, ``output``, ``models``.
         not_resumable: Why no other process can go on with it; empty if one can.
         created_at: The time of the event.
+        park: How it parks where a person is to be asked; None if it does not.
     """
 
     run_id: UUID
@@ -204,6 +206,7 @@ class RunOpened(msgspec.Struct, frozen=True):
     digests: Mapping[str, str]
     not_resumable: str
     created_at: datetime
+    park: Park | None = None
 
 
 @event("run_resumed")
@@ -341,6 +344,7 @@ class RunEnded(msgspec.Struct, frozen=True):
         remaining_seconds: Time left to the deadline, or None without one.
         ended_at: The time of the end.
         turns: Model turns of this run alone; None where it was broken off, or another version wrote it.
+        denied: Tool calls that a hook or a person has denied.
     """
 
     run_id: UUID
@@ -354,6 +358,7 @@ class RunEnded(msgspec.Struct, frozen=True):
     remaining_seconds: float | None
     ended_at: datetime
     turns: int | None = None
+    denied: int = 0
 
 
 @event("store_failed")
@@ -680,6 +685,8 @@ KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
 
 
 DEFINED_ELSEWHERE: Final = (
+    CallAnswered,
+    CallParked,
     PromptDeadlineAssigned,
     PromptExecuted,
     PromptRendered,

@@ -182,7 +182,14 @@ class RunFile:
     """
 
     def __init__(
-        self, path: Path, mark: ProcessMark, at: str, *, take_over: bool = False, durable: bool = False
+        self,
+        path: Path,
+        mark: ProcessMark,
+        at: str,
+        *,
+        take_over: bool = False,
+        visits: bool = False,
+        durable: bool = False,
     ) -> None:
         """Take a file, and make it if it is missing.
 
@@ -191,6 +198,7 @@ class RunFile:
             mark: The identity of this process.
             at: The time, in ISO format.
             take_over: Whether to take it from a process that has ended.
+            visits: Whether to write in it without becoming its owner, while no process works on its run.
             durable: Whether a write returns only when the disk has it.
 
         Raises:
@@ -206,7 +214,7 @@ class RunFile:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._size, self.last_seq, owner = self._end_of_record()
             self.epoch = 0 if owner is None else owner.epoch
-            if owner is None or owner.mark != mark:
+            if not visits and (owner is None or owner.mark != mark):
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1

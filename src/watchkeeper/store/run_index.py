@@ -22,7 +22,7 @@ import msgspec
 
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunResumed, RunStarted
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS
 from watchkeeper.store.run_file import PRIVATE_FILE, SUFFIX, is_owned, last_lines, read_lines
@@ -54,6 +54,9 @@ BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
 """Tags of a run's first event; its number is not 1 where the run continues a session."""
 
 ENDINGS: Final = frozenset({tag_of(RunEnded), tag_of(ManyEnded)})
+
+GOES_ON: Final = tag_of(RunResumed)
+"""Tag of the event after which a run that has ended goes on."""
 
 NOT_BEGUN: Final = "the event of its beginning is missing"
 """Why a run cannot be read whose process died before it had begun; such a run is not listed."""
@@ -88,6 +91,7 @@ class StoredRun:
         completion: The completion checker's last word, once it ended; None for a run over many items.
         turns: Model turns, once it ended; None for a run over many items.
         usage: Everything it used, its children included, as JSON-able data, once it ended.
+        denied: Tool calls that a hook or a person has denied, once it ended.
         damage: Why its file cannot be read; None for an intact one. Of a damaged run only the id is certain.
         running: Whether a living process works on it.
     """
@@ -110,6 +114,7 @@ class StoredRun:
     completion: str | None
     turns: int | None
     usage: dict[str, Any] | None
+    denied: int = 0
     damage: str | None = None
     running: bool = False
 
@@ -135,7 +140,8 @@ class StoredRun:
         if self.ended_at is None:
             return "It is still running." if self.running else "Interrupted: its process ended before the run did."
         calls = self.usage.get("model_calls") if self.is_block and self.usage is not None else None
-        took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds, calls)
+        used = (self.tool_calls or 0, self.tokens or 0, self.cost_nanos)
+        took = spent(self.turns, *used, self.seconds, calls, denied=self.denied)
         stop = None if self.stop is None else str(self.stop["message"])
         done = "" if self.items is None else items_done(self.items_done, self.items)
         return end_in_words(took, stop, self.completion, note, done=done)
@@ -158,7 +164,6 @@ class StoredRun:
             cost_usd=self.cost_nanos if ended else None,
             duration_seconds=self.seconds,
         )
-
 
 
 def stored_run(path: Path) -> StoredRun:
@@ -190,7 +195,7 @@ def _ending(file: BinaryIO) -> dict[str, Any] | None:
     for line in islice(last_lines(file), TAIL_LINES):
         if line.tag in ENDINGS and not line.past:
             return as_fields(untyped(json.loads(bytes(line.body))))
-        if line.owner is not None:
+        if line.owner is not None or line.tag == GOES_ON:
             return None
     return None
 
@@ -217,6 +222,7 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
             "completion": None if verdict is None else as_text(verdict),
             "turns": None if turns is None else whole(turns),
             "usage": usage,
+            "denied": whole(end.get("denied", 0)),
         }
     parent, item = began.get("parent_run_id"), began.get("item")
     return StoredRun(
@@ -284,7 +290,7 @@ def untyped(data: Any) -> Any:
 # --- the index ------------------------------------------------------------------------------------------------------
 
 NAME: Final = "index.sqlite3"
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the tables; an index of another version is made anew."""
 
 BUSY_SECONDS: Final = 0.5
@@ -304,6 +310,7 @@ TABLES: Final = (
 
 _KNOWN: Final = "SELECT name, size, changed FROM runs"
 _NEWEST: Final = "SELECT name, row FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC, changed DESC LIMIT ?"
+_ALL: Final = "SELECT name, row FROM runs ORDER BY started_at, changed"
 _CHILDREN: Final = "SELECT name, row FROM runs WHERE parent_id = ? ORDER BY started_at, changed"
 _BY_PREFIX: Final = "SELECT name, row FROM runs WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
 
@@ -319,6 +326,11 @@ class RunIndex:
     def newest(self, limit: int) -> tuple[StoredRun, ...]:
         """Return the newest runs without a parent, newest first."""
         return self._select(_NEWEST, limit)
+
+    def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
+        """Return all runs that a stop of this reason has ended, in the order in which they began."""
+        found = (self._read(name, row) for name, row in self._rows(_ALL) if f'"{reason}"' in row)
+        return tuple(run for run in found if run.stop is not None and run.stop["reason"] == reason)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
         """Return the runs directly below a run, in the order in which they began."""
@@ -348,22 +360,22 @@ class RunIndex:
             return replace(run, running=is_owned(self._store / RUNS / name))
         return run
 
-    def _rows(self, query: str, value: str | int) -> list[tuple[str, str]]:
+    def _rows(self, query: str, *values: str | int) -> list[tuple[str, str]]:
         import sqlite3
 
         try:
-            return self._asked(query, value)
+            return self._asked(query, *values)
         except sqlite3.Error as error:  # locked, damaged, or it cannot be written: the files alone are the truth
             logger().info("store.index_unusable", error=str(error))
             self.close()
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             self._connection = _with_tables(connection)
-            return self._asked(query, value)
+            return self._asked(query, *values)
 
-    def _asked(self, query: str, value: str | int) -> list[tuple[str, str]]:
+    def _asked(self, query: str, *values: str | int) -> list[tuple[str, str]]:
         connection = self._connection = self._connection or _opened(self._store / NAME)
         self._refresh(connection)
-        return connection.execute(query, (value,)).fetchall()
+        return connection.execute(query, values).fetchall()
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         """Bring the rows up to date with the files."""

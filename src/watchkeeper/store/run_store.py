@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -244,6 +244,39 @@ class RunStore:
             return file.last_seq
 
     @contextmanager
+    def visited(self, run_id: str) -> Generator[Callable[[Any], None]]:
+        """Keep every process from a run on which none works; yields a function that adds an event to its record.
+
+        Raises:
+            StoreError: If there is no such run, a living process works on it, or it cannot be written.
+        """
+        with self._used(f"the run {run_id} cannot be written in"):
+            if self._read_only:
+                raise OSError("it was opened for reading only")
+            path, now = self._index.path_of(run_id), SYSTEM_CLOCK.now()
+            if path is None:
+                raise OSError("it is not there")
+            try:
+                file = RunFile(path, own_mark(), now.isoformat(), visits=True)
+            except BlockingIOError as error:
+                raise StoreError(f"the run {run_id} is running: a living process works on it") from error
+            except DamagedLineError as error:
+                raise OSError(str(error)) from error
+
+        def add(event: Any) -> None:
+            item = Item(UUID(run_id), Envelope(file.last_seq + 1, SYSTEM_CLOCK.now(), event))
+            try:
+                file.write(_line(item))
+            except OSError as error:
+                raise StoreError(f"the run {run_id} cannot be written in {self.path}: {error}") from error
+            file.last_seq += 1
+
+        try:
+            yield add
+        finally:
+            file.close()
+
+    @contextmanager
     def _used(self, what: str) -> Generator[None]:
         """Keep other threads out, refuse a closed store, and turn errors into StoreError."""
         with self._lock:
@@ -265,6 +298,11 @@ class RunStore:
         """Return the runs below a run, in the order they began: the items of a run over many, subagents, judges."""
         with self._used("runs cannot be read from"):
             return self._index.children(run_id)
+
+    def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
+        """Return all runs that a stop of this reason has ended, in the order in which they began."""
+        with self._used("runs cannot be read from"):
+            return self._index.stopped_by(reason)
 
     def find(self, prefix: str) -> StoredRun:
         """Return the one run whose id begins with ``prefix``.
