@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from watchkeeper.runtime.events import ObserversRan as ObserversRan, ReducerFailed as ReducerFailed
     from watchkeeper.runtime.events import RunEnded as RunEnded, RunStarted as RunStarted, SourceRan as SourceRan
     from watchkeeper.runtime.events import StoreFailed as StoreFailed
+    from watchkeeper.runtime.parking import CallAnswered as CallAnswered, CallParked as CallParked
     from watchkeeper.session.log import Envelope as Envelope, RolledBack as RolledBack, SessionReset as SessionReset
     from watchkeeper.session.log import SliceEdited as SliceEdited, StateInherited as StateInherited
     from watchkeeper.shield.decision import SafetyEvent as SafetyEvent
@@ -34,6 +35,7 @@ else:
                 "EscalationTaken ItemEnded ManyEnded ManyStarted ModelFailed ModelReplied ModelSwitched "
                 "NoticeAppended ObserversRan ReducerFailed RunEnded RunStarted SourceRan StoreFailed"
             ),
+            "runtime.parking": "CallAnswered CallParked",
             "session.log": "Envelope RolledBack SessionReset SliceEdited StateInherited",
             "shield.decision": "SafetyEvent",
             "subagents.payloads": "Artifact",

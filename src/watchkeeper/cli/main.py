@@ -274,6 +274,7 @@ def deny_command(
 
 def answer_with(run_id: str, call: str | None, store: str | None, *, then_resume: bool, **said: Any) -> None:
     """Put an answer on record, say so, and go on with the run if that is wanted."""
+    open_for_reading(store).close()  # a store that is not there is not made
     with RunStore(named_store(store)) as stored:
         found = answer(stored, run_id, call, **said)
     with printing() as out:

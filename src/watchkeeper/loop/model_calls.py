@@ -215,9 +215,7 @@ class ModelCalls:
             output, worst = ticket.max_output_tokens, turn.worst
             nanos = None if price is None else worst.nanos(output)
             tokens = TokenUsage(input_tokens=worst.input_tokens, output_tokens=output)
-            return CallBegun(
-                "llm", in_use.label, turn.number, number, ticket.node_id, "", tokens, nanos, clock.now()
-            )
+            return CallBegun("llm", in_use.label, turn.number, number, ticket.node_id, "", tokens, nanos, clock.now())
 
         async def work(ticket: Ticket) -> ModelReply:
             await self._scope.announce(partial(intent, ticket), last=turn.phase == "landing")
@@ -307,7 +305,9 @@ class ModelCalls:
         if isinstance(error, ProviderError):
             return error
         if isinstance(error, NotOnRecordError):
-            return WorkStoppedError(Stop("store_failed", "store", f"The run's events cannot be stored: {error}."), error)
+            return WorkStoppedError(
+                Stop("store_failed", "store", f"The run's events cannot be stored: {error}."), error
+            )
         if isinstance(error, EgressRefusedError):
             self._record_failure(turn, number, error.stop.reason, str(error), None)
             return WorkStoppedError(error.stop, error)

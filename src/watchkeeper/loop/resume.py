@@ -57,7 +57,7 @@ from watchkeeper.runtime.events import (
     WorkStopped,
     segment_of,
 )
-from watchkeeper.runtime.parking import CallAnswered, CallParked, Parked, waiting
+from watchkeeper.runtime.parking import PARKED, CallAnswered, CallParked, Parked, waiting
 from watchkeeper.runtime.plan import RunPlan
 from watchkeeper.runtime.result import as_continued, transcript_of
 from watchkeeper.session.log import Envelope
@@ -108,7 +108,7 @@ class Recorded:
         self.opened: RunOpened = opened
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         others = (CallBegun, CallParked, ModelFailed, ModelSwitched)
-        self._steps = [event for event in events if isinstance(event, (*STEPS, *others))]
+        self._steps = [each for each in events if isinstance(each, (*STEPS, *others)) and not _parks(each)]
         answers = (each.event for each in log[first:] if isinstance(each.event, CallAnswered))
         self._answers = {answer.question_id: answer for answer in answers}
         done = [event for event in events if isinstance(event, ToolInvoked)]
@@ -249,6 +249,11 @@ def without_end(log: Sequence[Envelope]) -> Sequence[Envelope]:
     while kept and not _counts(kept[-1].event):
         kept.pop()
     return kept
+
+
+def _parks(event: object) -> bool:
+    """Whether an event says that the run parked: its calls go on, so nothing was stopped."""
+    return isinstance(event, WorkStopped) and event.stop.reason == PARKED
 
 
 def _counts(event: object) -> bool:
