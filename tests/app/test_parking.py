@@ -282,13 +282,12 @@ def test_a_hook_of_ones_own_asks_and_its_no_counts_for_nothing_after_a_yes(tmp_p
 # --- calls of which nobody knows --------------------------------------------------------------------------------------
 
 
-def died_behind(store: Path, tag: str, folder: Path, number: int = 1) -> Path:
-    """Write a store whose run ends behind the n-th event of a type, as a kill leaves it."""
-    lines, seen = list[bytes](), 0
+def died_in_call(store: Path, name: str, folder: Path) -> Path:
+    """Write a store whose run ends behind the beginning of the first call of a tool, as a kill leaves it."""
+    lines = list[bytes]()
     for line in file_of(store).read_bytes().splitlines(keepends=True):
         lines.append(line)
-        seen += f'"tag":"{tag}"'.encode() in line
-        if seen == number:
+        if line.startswith(b'{"begun":') and f'"name":"{name}"'.encode() in line:
             break
     RunStore(folder).close()
     (folder / "runs" / file_of(store).name).write_bytes(b"".join(lines))
@@ -299,7 +298,7 @@ def died_behind(store: Path, tag: str, folder: Path, number: int = 1) -> Path:
 def test_an_unknown_call_parks_if_its_tool_says_so(allowed: bool, tmp_path: Path) -> None:
     agent = World().agent("park", shield=None)
     first = agent.run("go", store=tmp_path / "whole")
-    store = died_behind(tmp_path / "whole", "call_begun", tmp_path / "died", 2)
+    store = died_in_call(tmp_path / "whole", "send", tmp_path / "died")
     world = World()
     parked = world.agent("park", shield=None).resume(str(first.run_id), store=store)
     assert parked.stop is not None
@@ -428,7 +427,7 @@ def test_a_run_that_parks_goes_on_from_every_line(whole: Whole, tmp_path: Path) 
         RunStore(store).close()
         torn = whole.lines[count][: len(whole.lines[count]) // 2]
         (store / "runs" / f"{run_id}.jsonl").write_bytes(b"".join(whole.lines[:count]) + torn)
-        before = [b'"tag":"call_begun"' in line and b'"kind":"tool"' in line for line in whole.lines[:count]]
+        before = [line.startswith(b'{"begun":') and b'"kind":"tool"' in line for line in whole.lines[:count]]
         result = to_the_end(world.agent(), run_id, store)
         assert result.output == "finished"
         calls = events(result, ToolInvoked)

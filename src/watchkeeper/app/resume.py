@@ -6,7 +6,7 @@ repeated (`loop/resume`). Everything that is not on record (the code, clients, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -27,6 +27,7 @@ from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
 from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.parking import PARKED, parked_stop
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import Envelope
@@ -65,7 +66,7 @@ def resume(
     **options: Unpack[ResumeOptions],
 ) -> RunResult[OutputT]:
     """Go on with a run that was interrupted, to its end, and return how it ended; see `aresume` for the arguments."""
-    order = _Order.of(run_id, prompt, model, options)
+    order: _Order[OutputT] = order_of(run_id, prompt, model, options)
     with order.store() as store:
         return cast("RunResult[OutputT]", order.request(store).wait("aresume"))
 
@@ -89,7 +90,7 @@ async def aresume(
         ConfigurationError: If the run has ended, or cannot go on with what is given; nothing was spent.
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
-    order = _Order.of(run_id, prompt, model, options)
+    order: _Order[OutputT] = order_of(run_id, prompt, model, options)
     with order.store() as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
@@ -105,24 +106,8 @@ class _Order(Generic[OutputT]):
     options: RunOptions
     own: ResumeOptions
 
-    @classmethod
-    def of(
-        cls,
-        run_id: str,
-        prompt: Prompt[OutputT] | PromptTemplate[OutputT],
-        model: Model | str,
-        options: ResumeOptions,
-    ) -> _Order[OutputT]:
-        check_arguments({"prompt": prompt, "model": model})
-        own: Any = {name: value for name, value in options.items() if name in OWN}
-        given: Any = {name: value for name, value in options.items() if name not in OWN}
-        if own.get("limits") is not None:
-            check_arguments({"limits": own["limits"]})
-        bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
-        return cls(run_id, bound, model, options_for_run(given), own)
-
     @contextmanager
-    def store(self) -> Iterator[RunStore]:
+    def store(self) -> Generator[RunStore]:
         """Open the store; one that the caller has opened stays open."""
         named = self.options.get("store", DEFAULT)
         store = open_store(named)
@@ -144,7 +129,7 @@ class _Order(Generic[OutputT]):
         recorded = resumed.recorded
         limits = own.get("limits") or recorded.started.limit_values or Limits()
         prompt, opened = self.prompt, recorded.opened
-        params = {**{type(value): value for value in opened.params}, **prompt.params}
+        params: dict[type[Any], Any] = {**{type(value): value for value in opened.params}, **prompt.params}
         prompt = replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
         return Request(
             prompt,
@@ -154,6 +139,19 @@ class _Order(Generic[OutputT]):
             session,
             resumed=resumed,
         )
+
+
+def order_of(
+    run_id: str, prompt: Prompt[OutputT] | PromptTemplate[OutputT], model: Model | str, options: ResumeOptions
+) -> _Order[OutputT]:
+    """Check what the caller asked for."""
+    check_arguments({"prompt": prompt, "model": model})
+    own: Any = {name: value for name, value in options.items() if name in OWN}
+    given: Any = {name: value for name, value in options.items() if name not in OWN}
+    if own.get("limits") is not None:
+        check_arguments({"limits": own["limits"]})
+    bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
+    return _Order(run_id, bound, model, options_for_run(given), own)
 
 
 def taken_over(
@@ -170,8 +168,9 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
     if run.items is not None or run.is_block:
         raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
-    envelopes = [loaded(event) for event in store.events(run.run_id, past=True)]
-    recorded = Recorded(envelopes)
+    on_record = [loaded(event) for event in store.events(run.run_id, past=True, calls=True)]
+    envelopes = [each for each in on_record if not isinstance(each.event, CallBegun)]
+    recorded = Recorded(on_record)
     if recorded.opened.not_resumable:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {recorded.opened.not_resumable}")
     try:
@@ -181,7 +180,7 @@ def taken_over(
     refuse_waiting(run, recorded, clock)
     if store.take_over(run.run_id) != len(envelopes):
         raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
-    spent, unknown = spent_of(envelopes[recorded.first :], lambda child: spent_below(store, child))
+    spent, unknown = spent_of(on_record[recorded.first :], lambda child: spent_below(store, child))
     return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
 
 
@@ -204,7 +203,7 @@ def refuse_waiting(run: StoredRun, recorded: Recorded, clock: Clock) -> None:
 
 def spent_below(store: RunStore, run_id: UUID) -> Usage:
     """Return what a run has used that was under way below another one when the process died."""
-    log = (loaded(event) for event in store.events(str(run_id)))
+    log = (loaded(event) for event in store.events(str(run_id), calls=True))
     return spent_of(log, lambda child: spent_below(store, child))[0]
 
 

@@ -16,7 +16,7 @@ import gc
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextvars import Context, ContextVar
 from functools import partial
-from inspect import CORO_CREATED, getcoroutinestate
+from inspect import CORO_CREATED, CORO_RUNNING, getcoroutinestate
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, MethodType, coroutine
 from typing import Any, Final, Literal, TypeVar
 from weakref import ReferenceType
@@ -239,9 +239,8 @@ class InFlightCall(Ticket, eq=False, kw_only=True):
         task = self.task
         if self.done or self.cancelled or self.outer_cancelled or task is None:
             return
-        loop = task.get_loop()
-        if asyncio.current_task(loop) is task or is_new(task):
-            loop.call_soon(self._cancel_task)
+        if is_new_or_running(task):
+            task.get_loop().call_soon(self._cancel_task)
             return
         self.cancelled = self._owes_uncancel = True
         for call in self.inner_calls():
@@ -323,10 +322,15 @@ CURRENT_CALL: Final[ContextVar[InFlightCall | None]] = ContextVar("watchkeeper_c
 in_forked(partial(CURRENT_CALL.set, None))  # no call of its parent is under way there
 
 
-def is_new(task: asyncio.Task[Any]) -> bool:
-    """Return whether a task has yet to take its first step."""
+def is_new_or_running(task: asyncio.Task[Any]) -> bool:
+    """Return whether a task has yet to take its first step, or is taking one.
+
+    A task that runs need not be the current one: the first step of an eager task is taken inside that of another.
+    """
+    if asyncio.current_task(task.get_loop()) is task:
+        return True
     coro = task.get_coro()
-    return isinstance(coro, CoroutineType) and getcoroutinestate(coro) == CORO_CREATED
+    return isinstance(coro, CoroutineType) and getcoroutinestate(coro) in (CORO_CREATED, CORO_RUNNING)
 
 
 def set_timer(clock: Clock, when: float, callback: Callable[[], None]) -> Timer:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from typing import Any, Final, Literal, TypeVar
 
@@ -28,6 +27,7 @@ from watchkeeper.core.errors import (
     FilesystemError,
     SessionError,
     Stop,
+    StoreError,
     ToolProcessError,
     ToolValidationError,
 )
@@ -53,6 +53,7 @@ from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.parking import CallParked, Park, digest_of, parked_stop
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, NotOnRecordError, RunPlan, RunScope
+from watchkeeper.runtime.result import images_of
 from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.shield.pipeline import QUESTION
@@ -253,9 +254,13 @@ class ToolCalls:
         if attempt.context is not None:
             attempt.context.discard()
         await self._drop(attempt)
+        durable = self._scope.durable
+        if durable is None:
+            return False
+        self._scope.record(question)
         try:
-            await self._scope.announce(lambda: question)
-        except NotOnRecordError:
+            await durable.barrier()
+        except StoreError:
             return False
         return True
 
@@ -275,8 +280,8 @@ class ToolCalls:
 
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
-            if not tool.may_repeat:
-                await self._scope.announce(partial(intent, ticket))
+            if self._scope.durable is not None and not tool.may_repeat:
+                await self._scope.begin_call(intent(ticket))
             context = self._context(call, tool, number, ticket, answers.of_tool)
             try:
                 if process is not None:
@@ -438,7 +443,7 @@ class ToolCalls:
 
 def recalled(call: ToolCall, done: ToolInvoked) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
     """Return the message and images of a call that has its result on record."""
-    images = done.result.shown()[1] if isinstance(done.result, ToolResult) else ()
+    images = images_of(done.result)
     return ToolMessage(call.call_id, call.name, done.rendered_output, is_error=not done.success), images
 
 

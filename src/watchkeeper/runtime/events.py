@@ -139,8 +139,8 @@ class ModelFailed:
 class CallBegun(msgspec.Struct, frozen=True):
     """A model call, or a tool call that may change something, begins: it is on record before anything is sent or done.
 
-    Recorded only where there is a store. A call that began and has neither result nor failure after it, because its
-    process ended, may have had its effect.
+    It is written to the store, if there is one, and is no event of the session's log. A call that began and has neither
+    result nor failure after it, because its process ended, may have had its effect.
 
     Attributes:
         kind: ``llm`` or ``tool``.

@@ -32,6 +32,7 @@ from watchkeeper.core.usage import NANOS_PER_USD, Usage
 from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import (
+    CallBegun,
     ContextCompacted,
     ModelFailed,
     ModelReplied,
@@ -490,7 +491,10 @@ def as_continued(log: Iterable[Envelope]) -> Sequence[Envelope]:
     kept: list[Envelope] = []
     for envelope in log:
         if isinstance(envelope.event, RunResumed):
+            count = len(kept)
             while kept and kept[-1].seq > envelope.event.after:
+                kept.pop()
+            while len(kept) < count and isinstance(kept[-1].event, CallBegun):  # it was a part of what is taken back
                 kept.pop()
         kept.append(envelope)
     return kept
