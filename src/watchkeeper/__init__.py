@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from watchkeeper.prompt.completion import TaskCompletionResult as TaskCompletionResult
     from watchkeeper.prompt.sections import MarkdownSection as MarkdownSection
     from watchkeeper.prompt.template import Prompt as Prompt, PromptTemplate as PromptTemplate
-    from watchkeeper.runtime.parking import Park as Park
     from watchkeeper.runtime.result import ManyResult as ManyResult, RunResult as RunResult
     from watchkeeper.session.session import Session as Session
     from watchkeeper.session.slices import Snapshot as Snapshot
@@ -58,7 +57,6 @@ else:
             "prompt.completion": "FileOutputChecker PredicateChecker TaskCompletionResult",
             "prompt.sections": "MarkdownSection",
             "prompt.template": "Prompt PromptTemplate",
-            "runtime.parking": "Park",
             "runtime.result": "ManyResult RunResult",
             "session.session": "Session",
             "session.slices": "Snapshot",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -228,7 +228,9 @@ def test_an_answer_that_nobody_waits_for_is_refused_in_one_line(tmp_path: Path) 
         with pytest.raises(StoreError, match=f"the run {run_id} is running"):
             say(store, run_id)
     say(store, run_id, allowed=False)
-    with pytest.raises(ConfigurationError, match=f"the call call-2 of the run {run_id} was denied already, by ann"):
+    with pytest.raises(
+        ConfigurationError, match=f"{run_id} has its answer: the call call-2 was denied already, by ann"
+    ):
         say(store, run_id, "call-2")
     agent.resume(run_id, store=store)
     with pytest.raises(ConfigurationError, match=r"more than one call waits .*send \(call-4\) of .*; name the call"):
@@ -327,7 +329,7 @@ def test_a_tool_that_may_run_again_is_never_unknown() -> None:
 
     with pytest.raises(ToolDefinitionError, match="on_unknown='ask' must be 'tell' or 'park'"):
 
-        @tool(on_unknown="ask")  # type: ignore[call-overload]
+        @tool(on_unknown="ask")  # type: ignore[call-overload, untyped-decorator]
         def send() -> str:
             """Send."""
             return ""
@@ -411,12 +413,12 @@ def to_the_end(agent: Agent[str], run_id: str, store: Path) -> RunResult[str]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Whole]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     store = tmp_path_factory.mktemp("whole") / "store"
     agent = World().agent()
     run_id = str(agent.run("go", store=store, on_ask="park").run_id)
     result = to_the_end(agent, run_id, store)
-    yield Whole(file_of(store).read_bytes().splitlines(keepends=True), result)
+    return Whole(file_of(store).read_bytes().splitlines(keepends=True), result)
 
 
 def test_a_run_that_parks_goes_on_from_every_line(whole: Whole, tmp_path: Path) -> None:

@@ -81,11 +81,8 @@ def test_a_run_is_parked_listed_answered_and_resumed(letters: CommandLine) -> No
         assert part in listed.out
     assert "\x1b" not in listed.out
     both = json.loads(letters("pending", "--store", "s", "--json").out)
-    assert [(each["run_id"], each["call_id"], each["arguments"]) for each in both][0] == (
-        run_id,
-        "call-1",
-        '{"to":"ann"}',
-    )
+    assert [(each["run_id"], each["call_id"]) for each in both] == [(run_id, "call-1"), (run_id, "call-2")]
+    assert both[0]["arguments"] == '{"to":"ann"}'
     hash_ = both[0]["digest"][:12]
     assert f"hash of the arguments: {hash_}" in listed.out
     approved = letters("approve", run_id[:8], "call-1", "--hash", hash_, "--store", "s")

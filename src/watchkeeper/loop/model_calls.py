@@ -213,9 +213,7 @@ class ModelCalls:
         """Make one admitted attempt and record its reply."""
         clock, in_use = self._scope.clock, self.line.in_use
         model, price = in_use.model, in_use.price
-        began = clock.monotonic()
-        spent = NOTHING
-        task = asyncio.current_task()
+        began, spent, task = clock.monotonic(), NOTHING, asyncio.current_task()
         heard: list[str] = []
 
         async def work(ticket: Ticket) -> ModelReply:

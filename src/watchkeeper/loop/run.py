@@ -33,10 +33,10 @@ from watchkeeper.loop.driver import Drive, drive
 from watchkeeper.loop.resume import Resumed, digests_of
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted, log_end
+from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted
 from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
+from watchkeeper.runtime.result import RunResult, broken_off, log_end, result_of, transcript_of
 from watchkeeper.runtime.shared_budget import gate_outside_runs
 from watchkeeper.runtime.user_code import booked
 from watchkeeper.session.session import Session

@@ -8,7 +8,6 @@ every event of a run's log known.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +19,6 @@ import msgspec
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
@@ -647,33 +645,6 @@ def segment_of(old: Sequence[Message], opening: Iterable[int], summary: str, kep
     The loop and `transcript_of` build it with this, so what is replayed is what was sent.
     """
     return (*(old[place] for place in opening), UserMessage.of(summary), *old[len(old) - kept :])
-
-
-def log_end(
-    line: str, ids: Mapping[str, str], prompt: str, stop: Stop | None, completion: str, usage: Usage, **more: Any
-) -> None:
-    """Write one structured log line about the end of a run.
-
-    Args:
-        line: The name of the log line.
-        ids: The identifiers of the run.
-        prompt: ``ns/key`` of the run's prompt.
-        stop: Why it ended early, or None.
-        completion: The verdict of the completion checker.
-        usage: The usage of the run.
-        **more: What else the line says, such as times.
-    """
-    if is_logged(logging.INFO):
-        logger().info(
-            line,
-            **ids,
-            prompt=prompt,
-            stop=stop.reason if stop else None,
-            completion=completion,
-            **more,
-            tokens=usage.tokens.total,
-            cost_usd=None if usage.cost is None else float(usage.cost),
-        )
 
 
 OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from getpass import getuser
 from hashlib import sha256
 from typing import Any, Final, Literal, get_args
 from uuid import UUID
@@ -19,7 +20,7 @@ import msgspec
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.quantities import DurationLike, counted, duration
-from watchkeeper.core.text import clipped
+from watchkeeper.core.text import clipped, one_line
 from watchkeeper.core.type_tags import own_value
 from watchkeeper.session.log import event
 from watchkeeper.tools.context import Answer, ToolInvoked
@@ -30,6 +31,12 @@ ASK_CHOICES: Final = ("deny", "park")
 
 PARKED: Final = "parked"
 """The reason of the stop of a run that waits for answers."""
+
+NAME_CHARS: Final = 60
+"""Characters of a name or an id of a call in a message."""
+
+SHORT_DIGEST: Final = 12
+"""Characters of a hash that are shown to a person."""
 
 NAMED: Final = 3
 """How many of the calls that wait the stop of a parked run names."""
@@ -99,6 +106,11 @@ class CallParked(msgspec.Struct, frozen=True):
     then: OnExpiry
     created_at: datetime
     node_id: str = ""
+
+    @property
+    def named(self) -> str:
+        """Name and id of the call, in one line."""
+        return f"{one_line(self.name, NAME_CHARS)} ({one_line(self.call_id, NAME_CHARS)})"
 
     def expired(self, now: datetime) -> bool:
         """Return whether it is too late for an answer."""
@@ -185,9 +197,56 @@ def waiting(events: Iterable[object]) -> tuple[CallParked, ...]:
     return tuple(found.values())
 
 
+def answer_to(
+    question: CallParked,
+    run_id: str,
+    now: datetime,
+    *,
+    allowed: bool,
+    by: str | None = None,
+    why: str = "",
+    digest: str = "",
+) -> CallAnswered:
+    """Return the answer to a question.
+
+    Args:
+        question: The question.
+        run_id: Its run, for messages.
+        now: The time.
+        allowed: Whether the call may run.
+        by: Who answers; the user of this process by default.
+        why: The reason; the agent is told if the call is denied.
+        digest: The beginning of the hash of the arguments that the person has seen; empty for those on record.
+
+    Raises:
+        ConfigurationError: If it is too late, about other arguments, or of nobody.
+    """
+    who = getuser() if by is None else by.strip()
+    name = f"the question about {question.named} of the run {run_id}"
+    if not who:
+        raise ConfigurationError("by='' names nobody; say who gives the answer")
+    if question.expired(now):
+        raise ConfigurationError(f"{name} expired at {question.expires:%Y-%m-%d %H:%M:%S} UTC; resume the run")
+    if not question.digest.startswith(digest.strip().lower()):
+        seen = question.digest[:SHORT_DIGEST]
+        raise ConfigurationError(f"{name} is about arguments with the hash {seen}, not {digest!r}; look at them again")
+    return CallAnswered(question.question_id, question.call_id, question.digest, allowed, who, why.strip(), now)
+
+
+def no_question(events: Sequence[object], call_id: str | None) -> str:
+    """Say why a call of a run does not wait for an answer, to follow the run's name; empty if no call of it does."""
+    found = [each.named for each in waiting(events)]
+    for each in reversed(events):
+        if isinstance(each, CallAnswered) and (each.call_id == call_id or (call_id is None and not found)):
+            word = "approved" if each.allowed else "denied"
+            return f"has its answer: the call {one_line(each.call_id, NAME_CHARS)} was {word} already, by {each.by}"
+    return f"has no call {call_id!r} that waits for an answer; there are {', '.join(found)}" if found else ""
+
+
 def parked_stop(calls: Sequence[tuple[str, str]]) -> Stop:
     """Return the stop of a run that waits for answers, given name and id of each call that it waits for."""
-    named = ", ".join(f"{clipped(name, 60)} ({clipped(call_id, 60)})" for name, call_id in calls[:NAMED])
+    shown = calls[:NAMED]
+    named = ", ".join(f"{clipped(name, NAME_CHARS)} ({clipped(call_id, NAME_CHARS)})" for name, call_id in shown)
     more = f" and {len(calls) - NAMED} more" if len(calls) > NAMED else ""
     verb = "waits" if len(calls) == 1 else "wait"
     return Stop(PARKED, "loop", f"{counted(len(calls), 'tool call')} {verb} for an answer: {named}{more}.")

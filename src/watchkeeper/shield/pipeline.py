@@ -255,9 +255,8 @@ class ShieldPipeline:
                 return self._failed(asked, method, ctx, f"raised {shown(error)}")
             if said is None or said is Decision.ALLOW or (said is Decision.DEGRADE and ctx.degraded):
                 continue
-            if said is Decision.HALT and ctx.approved_by is not None and method == "before_tool_call":
-                if question_of(asked, ctx) is not None:
-                    continue  # a person was asked that, and approved the call
+            if said is Decision.HALT and method == "before_tool_call" and is_answered(asked, ctx):
+                continue
             if not isinstance(said, Decision):
                 if isinstance(said, CoroutineType):
                     said.close()  # it is never awaited
@@ -335,6 +334,11 @@ def question_of(asked: Asked, ctx: ToolCallContext) -> str | None:
         logger().error("hook.question_failed", hook=asked.name, error=shown(error))
         return None
     return said if isinstance(said, str) else None
+
+
+def is_answered(asked: Asked, ctx: ToolCallContext) -> bool:
+    """Return whether a hook that said HALT only asks a person, and a person has approved the call."""
+    return ctx.approved_by is not None and question_of(asked, ctx) is not None
 
 
 def decision_of(event: SafetyEvent | None) -> Decision:

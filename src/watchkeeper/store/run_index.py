@@ -319,7 +319,6 @@ TABLES: Final = (
 _KNOWN: Final = "SELECT name, size, changed FROM runs"
 _ALL: Final = "SELECT name, row FROM runs ORDER BY started_at, changed LIMIT ?"
 _NEWEST: Final = "SELECT name, row FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC, changed DESC LIMIT ?"
-_ALL: Final = "SELECT name, row FROM runs ORDER BY started_at, changed"
 _CHILDREN: Final = "SELECT name, row FROM runs WHERE parent_id = ? ORDER BY started_at, changed"
 _BY_PREFIX: Final = "SELECT name, row FROM runs WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
 
@@ -338,7 +337,7 @@ class RunIndex:
 
     def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
         """Return all runs that a stop of this reason has ended, in the order in which they began."""
-        found = (self._read(name, row) for name, row in self._rows(_ALL) if f'"{reason}"' in row)
+        found = (self._read(name, row) for name, row in self._rows(_ALL, -1) if f'"{reason}"' in row)
         return tuple(run for run in found if run.stop is not None and run.stop["reason"] == reason)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
@@ -398,22 +397,22 @@ class RunIndex:
             return replace(run, running=is_owned(self._store / RUNS / name))
         return run
 
-    def _rows(self, query: str, *values: str | int) -> list[tuple[str, str]]:
+    def _rows(self, query: str, value: str | int) -> list[tuple[str, str]]:
         import sqlite3
 
         try:
-            return self._asked(query, *values)
+            return self._asked(query, value)
         except sqlite3.Error as error:  # locked, damaged, or it cannot be written: the files alone are the truth
             logger().info("store.index_unusable", error=str(error))
             self.close()
             connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             self._connection = _with_tables(connection)
-            return self._asked(query, *values)
+            return self._asked(query, value)
 
-    def _asked(self, query: str, *values: str | int) -> list[tuple[str, str]]:
+    def _asked(self, query: str, value: str | int) -> list[tuple[str, str]]:
         connection = self._connection = self._connection or _opened(self._store / NAME)
         self._refresh(connection)
-        return connection.execute(query, values).fetchall()
+        return connection.execute(query, (value,)).fetchall()
 
     def _refresh(self, connection: sqlite3.Connection) -> None:
         """Bring the rows up to date with the files."""
