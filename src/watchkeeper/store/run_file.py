@@ -198,11 +198,11 @@ class RunFile:
         """Take a file, and make it if a run begins with it.
 
         Args:
-            path: The file; its folder must exist, and it too if it is taken over or visited.
+            path: The file; its folder must exist, and it too if it is taken over.
             mark: The identity of this process.
             at: The time, in ISO format.
             take_over: Whether to take it from a process that has ended.
-            visits: Whether to write in it without becoming its owner, while no process works on its run.
+            visits: Whether to hold it without becoming its owner.
             durable: Whether a write returns only when the disk has it.
 
         Raises:
@@ -212,7 +212,7 @@ class RunFile:
         """
         self.path = path
         self._durable = durable
-        how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over or visits else os.O_CREAT)
+        how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over else os.O_CREAT)
         self._file = os.open(path, how, PRIVATE_FILE)
         try:
             if fcntl is not None:

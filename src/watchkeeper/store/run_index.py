@@ -336,9 +336,9 @@ class RunIndex:
         return self._select(_NEWEST, limit)
 
     def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
-        """Return all runs that a stop of this reason has ended, in the order in which they began."""
+        """Return all runs but those over many that a stop of this reason has ended, in the order they began."""
         found = (self._read(name, row) for name, row in self._rows(_ALL, -1) if f'"{reason}"' in row)
-        return tuple(run for run in found if run.stop is not None and run.stop["reason"] == reason)
+        return tuple(run for run in found if run.items is None and run.stop and run.stop["reason"] == reason)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
         """Return the runs directly below a run, in the order in which they began."""

@@ -257,18 +257,21 @@ class RunStore:
             StoreError: If there is no such run, or a living process works on it.
         """
         with self._used(f"the run {run_id} cannot be taken over in"):
-            path = self._index.path_of(run_id)
-            if path is None:
-                raise OSError("it is not there")
-            try:
-                file = RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True)
-            except BlockingIOError as error:
-                raise StoreError(f"the run {run_id} is running: a living process works on it") from error
-            except DamagedLineError as error:
-                raise OSError(str(error)) from error
-            self._names[UUID(run_id)] = path.name.removesuffix(SUFFIX)
+            file = self._taken(run_id)
+            self._names[UUID(run_id)] = file.path.name.removesuffix(SUFFIX)
             self._files[UUID(run_id)] = file
             return file.last_seq
+
+    def _taken(self, run_id: str, *, visits: bool = False) -> RunFile:
+        path = self._index.path_of(run_id)
+        if path is None:
+            raise OSError("it is not there")
+        try:
+            return RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True, visits=visits)
+        except BlockingIOError as error:
+            raise StoreError(f"the run {run_id} is running: a living process works on it") from error
+        except DamagedLineError as error:
+            raise OSError(str(error)) from error
 
     @contextmanager
     def visited(self, run_id: str) -> Generator[Callable[[Any], None]]:
@@ -277,25 +280,16 @@ class RunStore:
         Raises:
             StoreError: If there is no such run, a living process works on it, or it cannot be written.
         """
-        with self._used(f"the run {run_id} cannot be written in"):
+        failed = f"the run {run_id} cannot be written in"
+        with self._used(failed):
             if self._read_only:
                 raise OSError("it was opened for reading only")
-            path, now = self._index.path_of(run_id), SYSTEM_CLOCK.now()
-            if path is None:
-                raise OSError("it is not there")
-            try:
-                file = RunFile(path, own_mark(), now.isoformat(), visits=True)
-            except BlockingIOError as error:
-                raise StoreError(f"the run {run_id} is running: a living process works on it") from error
-            except DamagedLineError as error:
-                raise OSError(str(error)) from error
+            file = self._taken(run_id, visits=True)
 
         def add(event: Any) -> None:
             envelope = Envelope(file.last_seq + 1, SYSTEM_CLOCK.now(), event)
-            try:
+            with self._used(failed):
                 file.write(_line(Item(UUID(run_id), envelope), envelope))
-            except OSError as error:
-                raise StoreError(f"the run {run_id} cannot be written in {self.path}: {error}") from error
             file.last_seq += 1
 
         try:
@@ -327,7 +321,7 @@ class RunStore:
             return self._index.children(run_id)
 
     def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
-        """Return all runs that a stop of this reason has ended, in the order in which they began."""
+        """Return all runs but those over many that a stop of this reason has ended, in the order they began."""
         with self._used("runs cannot be read from"):
             return self._index.stopped_by(reason)
 
