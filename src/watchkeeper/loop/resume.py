@@ -36,7 +36,8 @@ from watchkeeper.kernel.turn_machine import (
     Stopped,
     ToolsDone,
 )
-from watchkeeper.loop.tool_calls import Earlier, recalled
+from watchkeeper.loop.parked_calls import Earlier, is_denial
+from watchkeeper.loop.tool_calls import recalled
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import (
     CallBegun,
@@ -56,6 +57,7 @@ from watchkeeper.runtime.events import (
     WorkStopped,
     segment_of,
 )
+from watchkeeper.runtime.parking import PARKED, CallAnswered, CallParked, Parked, waiting
 from watchkeeper.runtime.plan import RunPlan
 from watchkeeper.runtime.result import as_continued, transcript_of
 from watchkeeper.session.log import Envelope
@@ -80,6 +82,8 @@ class Recorded:
         after: Number of the last event that counts.
         opened: What the run was made of.
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
+        denied: How many tool calls a hook or a person has denied.
+        waiting: The questions that nobody has answered yet.
     """
 
     def __init__(self, log: Sequence[Envelope]) -> None:
@@ -107,7 +111,13 @@ class Recorded:
             raise ConfigurationError(f"the run {run_id} cannot be resumed: {why}; start a new run")
         self.opened: RunOpened = opened
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
-        self._steps = [event for event in events if isinstance(event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
+        others = (CallBegun, CallParked, ModelFailed, ModelSwitched)
+        self._steps = [each for each in events if isinstance(each, (*STEPS, *others)) and not _parks(each)]
+        answers = (each.event for each in log[first:] if isinstance(each.event, CallAnswered))
+        self._answers = {answer.question_id: answer for answer in answers}
+        done = [event for event in events if isinstance(event, ToolInvoked)]
+        self.denied = sum(is_denial(event.outcome, event.rendered_output) for event in done)
+        self.waiting = waiting((*self._steps, *self._answers.values()))
         self._place = 0
         self.switched_to: str | None = None
 
@@ -143,14 +153,23 @@ class Recorded:
         wanted = {call.call_id for call in calls}
         done: dict[str, ToolInvoked] = {}
         begun: dict[str, int] = {}
+        parked: dict[str, list[Parked]] = {}
+        waits: set[str] = set()
         for event in self._steps[self._place :]:
             if isinstance(event, ToolInvoked) and event.call_id in wanted:
                 done[event.call_id] = event
                 begun.pop(event.call_id, None)
             elif isinstance(event, CallBegun) and event.call_id in wanted:
                 begun[event.call_id] = event.attempt
+                waits.discard(event.call_id)
+            elif isinstance(event, CallParked) and event.call_id in wanted:
+                question = Parked(event, self._answers.get(event.question_id))
+                parked.setdefault(event.call_id, []).append(question)
+                waits.add(event.call_id)
+                if event.kind == "tool":  # what it had done until it asked was dropped
+                    begun.pop(event.call_id, None)
         self._place = len(self._steps)
-        return Earlier(done, begun)
+        return Earlier(done, begun, parked, frozenset(waits))
 
     def _next(self, *kinds: type[Any]) -> Any | None:
         """Take the next answer if it is of one of these types."""
@@ -235,11 +254,17 @@ def without_end(log: Sequence[Envelope]) -> Sequence[Envelope]:
     return kept
 
 
+def _parks(event: object) -> bool:
+    """Whether an event says that the run parked: its calls go on, so nothing was stopped."""
+    return isinstance(event, WorkStopped) and event.stop.reason == PARKED
+
+
 def _counts(event: object) -> bool:
     """Whether an event near the end of a stopped run is work, and not a part of its last turn."""
     if isinstance(event, ModelReplied):
         return not event.landing
-    return isinstance(event, ToolInvoked | PromptRendered | RunOpened | ContextCompacted | RunStarted | RunResumed)
+    kinds = ToolInvoked | CallParked | PromptRendered | RunOpened | ContextCompacted | RunStarted | RunResumed
+    return isinstance(event, kinds)
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -315,6 +340,9 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
             case ToolInvoked() if event.node_id is not None:
                 open_calls.pop(event.node_id, None)
                 usage += Usage(tool_calls=1, steps=1, retries=int(event.attempt > 1))
+            case CallParked() if event.node_id:
+                open_calls.pop(event.node_id, None)
+                usage += Usage(tool_calls=1, steps=1)
             case ChildStarted():
                 open_runs[event.run_context.run_id] = None
             case ChildEnded():
@@ -335,9 +363,14 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
 
 
 def worked_seconds(log: Sequence[Envelope]) -> float:
-    """Return how long processes have worked on a run: each from its first event to its last."""
+    """Return how long processes have worked on a run: each from its first event to its last.
+
+    An answer about a parked call comes while none works on it.
+    """
     total, began, last = 0.0, NEVER, NEVER
     for place, envelope in enumerate(log):
+        if isinstance(envelope.event, CallAnswered):
+            continue
         if place == 0 or isinstance(envelope.event, RunResumed):
             total += (last - began).total_seconds() if place else 0.0
             began = envelope.at

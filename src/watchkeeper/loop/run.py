@@ -33,10 +33,10 @@ from watchkeeper.loop.driver import Drive, drive
 from watchkeeper.loop.resume import Resumed, digests_of
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted, log_end
+from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted
 from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
+from watchkeeper.runtime.result import RunResult, broken_off, log_end, result_of, transcript_of
 from watchkeeper.runtime.shared_budget import gate_outside_runs
 from watchkeeper.runtime.user_code import booked
 from watchkeeper.session.session import Session
@@ -88,7 +88,7 @@ async def execute(
         _close(plan, scope, End(stop=broken_off(error)), None, began)
         raise
     end = ending.end
-    ended = _close(plan, scope, end, ending.turns, began)
+    ended = _close(plan, scope, end, ending.turns, began, ending.denied)
     return result_of(
         started,
         ended,
@@ -176,7 +176,7 @@ def _continued(messages: tuple[Message, ...], earlier: Transcript) -> tuple[Mess
     )
 
 
-def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, began: float) -> RunEnded:
+def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, began: float, denied: int = 0) -> RunEnded:
     """Record the end: the prompt's outcome, then the run's, with the time that was left."""
     gate, now = scope.gate, scope.clock.now()
     usage, took = gate.usage, timedelta(seconds=scope.clock.monotonic() - began).total_seconds()
@@ -206,6 +206,7 @@ def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, beg
         remaining_seconds=remaining,
         ended_at=now,
         turns=turns,
+        denied=denied,
     )
     scope.record(ended)
     log_end(

@@ -196,7 +196,14 @@ class RunFile:
     """
 
     def __init__(
-        self, path: Path, mark: ProcessMark, at: str, *, take_over: bool = False, durable: bool = False
+        self,
+        path: Path,
+        mark: ProcessMark,
+        at: str,
+        *,
+        take_over: bool = False,
+        visits: bool = False,
+        durable: bool = False,
     ) -> None:
         """Take a file, and make it if a run begins with it.
 
@@ -205,6 +212,7 @@ class RunFile:
             mark: The identity of this process.
             at: The time, in ISO format.
             take_over: Whether to take it from a process that has ended.
+            visits: Whether to hold it without becoming its owner.
             durable: Whether a write returns only when the disk has it.
 
         Raises:
@@ -220,7 +228,7 @@ class RunFile:
             _lock(self._file)
             self._size, self.last_seq, owner = self._end_of_record()
             self.epoch = 0 if owner is None else owner.epoch
-            if owner is None or owner.mark != mark:
+            if not visits and (owner is None or owner.mark != mark):
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -266,20 +266,47 @@ class RunStore:
             StoreError: If there is no such run, or a living process works on it.
         """
         with self._used(f"the run {run_id} cannot be taken over in"):
-            path = self._index.path_of(run_id)
-            if path is None:
-                raise OSError("it is not there")
-            try:
-                if is_owned(path):
-                    raise BlockingIOError
-                file = RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True)
-            except BlockingIOError as error:
-                raise StoreError(f"the run {run_id} is running: a living process works on it") from error
-            except DamagedLineError as error:
-                raise OSError(str(error)) from error
-            self._names[UUID(run_id)] = path.name.removesuffix(SUFFIX)
+            file = self._taken(run_id)
+            self._names[UUID(run_id)] = file.path.name.removesuffix(SUFFIX)
             self._files[UUID(run_id)] = file
             return file.last_seq
+
+    def _taken(self, run_id: str, *, visits: bool = False) -> RunFile:
+        path = self._index.path_of(run_id)
+        if path is None:
+            raise OSError("it is not there")
+        try:
+            if is_owned(path):
+                raise BlockingIOError
+            return RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True, visits=visits)
+        except BlockingIOError as error:
+            raise StoreError(f"the run {run_id} is running: a living process works on it") from error
+        except DamagedLineError as error:
+            raise OSError(str(error)) from error
+
+    @contextmanager
+    def visited(self, run_id: str) -> Generator[Callable[[Any], None]]:
+        """Keep every process from a run on which none works; yields a function that adds an event to its record.
+
+        Raises:
+            StoreError: If there is no such run, a living process works on it, or it cannot be written.
+        """
+        failed = f"the run {run_id} cannot be written in"
+        with self._used(failed):
+            if self._read_only:
+                raise OSError("it was opened for reading only")
+            file = self._taken(run_id, visits=True)
+
+        def add(event: Any) -> None:
+            envelope = Envelope(file.last_seq + 1, SYSTEM_CLOCK.now(), event)
+            with self._used(failed):
+                file.write(_line(Item(UUID(run_id), envelope), envelope))
+            file.last_seq += 1
+
+        try:
+            yield add
+        finally:
+            file.close()
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
@@ -303,6 +330,11 @@ class RunStore:
         """Return the runs below a run, in the order they began: the items of a run over many, subagents, judges."""
         with self._used("runs cannot be read from"):
             return self._index.children(run_id)
+
+    def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
+        """Return all runs but those over many that a stop of this reason has ended, in the order they began."""
+        with self._used("runs cannot be read from"):
+            return self._index.stopped_by(reason)
 
     def find(self, prefix: str) -> StoredRun:
         """Return the one run whose id begins with ``prefix``.
