@@ -81,8 +81,14 @@ class Recorded:
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
     """
 
-    def __init__(self, log: Sequence[Envelope]) -> None:
+    def __init__(self, log: Sequence[Envelope], *, whole: bool = False) -> None:
         """Read the log of the session up to the interruption; the newest run on it is the one to go on with.
+
+        A run that was forked from another begins with what that one has on record.
+
+        Args:
+            log: The log.
+            whole: Whether the run's end belongs to it, if it has ended.
 
         Raises:
             ConfigurationError: If there is no such run, it is done, or its process died before anything was on record.
@@ -91,19 +97,24 @@ class Recorded:
         if first is None:
             raise ConfigurationError("there is no run on this log")
         self.started: RunStarted = log[first].event
+        while log[first].event.forked_from is not None:
+            first = next(place for place in range(first - 1, -1, -1) if isinstance(log[place].event, RunStarted))
         self.first = first
-        self.log = without_end(as_continued(log[first:]))
+        continued = as_continued(log[first:])
+        self.log = continued if whole else without_end(continued)
         rendered = next((place for place, each in enumerate(self.log) if isinstance(each.event, PromptRendered)), 0)
         self.opening: Transcript = transcript_of(log[: first + rendered + 1])
         self.after = self.log[-1].seq
         events = [envelope.event for envelope in self.log]
-        opened = next((event for event in events if isinstance(event, RunOpened)), None)
+        opened = next((event for event in reversed(events) if isinstance(event, RunOpened)), None)
         if opened is None:
             run_id = self.started.run_context.run_id
             raise ConfigurationError(f"the process of the run {run_id} died before anything was done; start a new run")
         self.opened: RunOpened = opened
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
-        self._steps = [event for event in events if isinstance(event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
+        steps = [each for each in self.log if isinstance(each.event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
+        self._steps: list[Any] = [each.event for each in steps]
+        self._numbers = [each.seq for each in steps]
         self._place = 0
         self.switched_to: str | None = None
 
@@ -113,6 +124,10 @@ class Recorded:
             del self._notices[0]
             return True
         return False
+
+    async def instead(self, command: Command) -> Signal | None:
+        """Return what takes the place of executing a command that has no answer; None if it is to be executed."""
+        return None
 
     def answer(self, command: Command) -> Signal | None:
         """Return what the log says about a command of the loop; None if it is to be executed now."""
@@ -246,6 +261,7 @@ class Resumed(msgspec.Struct, frozen=True):
         unknown: Ids of the tool calls of which nobody knows whether they had an effect.
         worked_seconds: How long it had worked.
         accept_changes: Whether prompt, tools and models may differ from those on record.
+        forked: Whether a new run goes on from there, with limits of its own, in the place of the one on record.
     """
 
     recorded: Recorded
@@ -253,6 +269,7 @@ class Resumed(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...]
     worked_seconds: float
     accept_changes: bool = False
+    forked: bool = False
 
     def changes(self, digests: Mapping[str, str]) -> tuple[str, ...]:
         """Return what differs from the record, in the order in which the digests are named.
@@ -295,6 +312,8 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
     for envelope in log:
         event = envelope.event
         match event:
+            case RunStarted():
+                usage, open_calls, open_runs = Usage(), {}, {}
             case RunResumed():
                 usage, open_calls, open_runs = event.spent, {}, {}
             case CallBegun():
@@ -332,8 +351,9 @@ def worked_seconds(log: Sequence[Envelope]) -> float:
     """Return how long processes have worked on a run: each from its first event to its last."""
     total, began, last = 0.0, datetime.min, datetime.min
     for place, envelope in enumerate(log):
-        if place == 0 or isinstance(envelope.event, RunResumed):
+        if place == 0 or isinstance(envelope.event, RunStarted | RunResumed):
             total += (last - began).total_seconds() if place else 0.0
+            total = 0.0 if isinstance(envelope.event, RunStarted) else total  # what it was forked from does not count
             began = envelope.at
         last = envelope.at
     return total + ((last - began).total_seconds() if log else 0.0)

@@ -80,6 +80,7 @@ class StoredEvent:
         tag: Its type.
         body: The event as typed JSON.
         changes: What reducers made of it, as typed JSON; None if none was registered for it.
+        more: Whether the next event belongs to it, as what a tool wrote belongs to its result.
     """
 
     seq: int
@@ -87,6 +88,7 @@ class StoredEvent:
     tag: str
     body: dict[str, Any]
     changes: list[Any] | None = None
+    more: bool = False
 
     def load(self) -> Any:
         """Return the event as a value; its type must have been imported.
@@ -374,7 +376,7 @@ def _event(line: Line) -> StoredEvent:
     try:
         changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
         at = moment(line.at)
-        return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None)
+        return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None, line.more)
     except UNREADABLE as error:
         raise DamagedLineError(f"event {line.seq} cannot be read ({error})") from error
 
