@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,10 @@ from watchkeeper.tools.context import ToolInvoked
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, RunResult[str]]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResult[str]]:
     """Return the store of a run that is done, and how it ended."""
     store = tmp_path_factory.mktemp("whole") / "store"
-    yield store, World().agent().run("go", store=store)
+    return store, World().agent().run("go", store=store)
 
 
 def test_a_new_run_goes_on_from_every_event(whole: tuple[Path, RunResult[str]], tmp_path: Path) -> None:

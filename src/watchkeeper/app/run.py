@@ -419,11 +419,10 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     scope = opened.scope(start.session, opened.gate, start.context)
 
     async def once_on_record(*run: Any) -> Ending:
-        if start.resumed is None or start.resumed.forked:
-            if scope.durable is not None:
-                scope.record(_run_opened(opened, plan))
-                with suppress(StoreError):  # the first call waits for the store, and does not begin without it
-                    await scope.durable.barrier()
+        if scope.durable is not None and (start.resumed is None or start.resumed.forked):
+            scope.record(_run_opened(opened, plan))
+            with suppress(StoreError):  # the first call waits for the store, and does not begin without it
+                await scope.durable.barrier()
         return await drive(*run)
 
     return await execute(plan, scope, once_on_record, start.resumed)
