@@ -190,7 +190,7 @@ class Voice:
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment:
         """Say it."""
         if self.asks:
-            context.adapter.evaluate(None)  # type: ignore[union-attr,arg-type]
+            context.adapter.evaluate(None)  # type: ignore[union-attr]
         return Assessment(self.name, self.said, severity="caution")
 
 

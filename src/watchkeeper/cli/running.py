@@ -390,7 +390,7 @@ def resume_order(run_id: str, given: Mapping[str, str | None], **more: Any) -> O
     origin: dict[str, Any] = untyped(opened.body)["origin"] if opened is not None else {}
     if not origin:
         raise ConfigurationError(
-            f"the run {run.run_id} was not started by 'watchkeeper run'; use Python: agent.resume(...), agent.replay(...)"
+            f"the run {run.run_id} was not started by 'watchkeeper run'; in Python use agent.resume(...) or replay"
         )
     try:
         os.chdir(origin["folder"])
