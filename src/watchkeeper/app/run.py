@@ -196,7 +196,7 @@ class Request(Generic[OutputT]):
         session = self.session or Session(clock=clock, ids=self.ids)
         resumed = self.resumed
         context = around.run_context(session.session_id, self.ids)
-        if resumed is not None:
+        if resumed is not None and not resumed.forked:
             context = resumed.recorded.started.run_context
         late = 0.0 if called_at is None else clock.monotonic() - called_at
         limits = in_force(self.limits, session, clock, late)
@@ -432,7 +432,7 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     scope = opened.scope(start.session, opened.gate, start.context)
 
     async def once_on_record(*run: Any) -> Ending:
-        if start.resumed is None:
+        if start.resumed is None or start.resumed.forked:
             run_opened = _run_opened(opened, plan)
             if plan.park is not None and run_opened.not_resumable:
                 why = run_opened.not_resumable

@@ -291,6 +291,33 @@ def answer_with(run_id: str, call: str | None, store: str | None, *, then_resume
         raise typer.Exit(running.carry_out(order))
 
 
+@app.command("replay")
+@with_limit_options
+def replay_command(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
+    fork: Annotated[
+        int | None, option("Go on live from this event, as a new run with limits of its own.", "SEQ", least=1)
+    ] = None,
+    model: Annotated[str | None, option("Another model than that of the run.")] = None,
+    ceilings: Annotated[Mapping[str, str | None], "an option for every limit that has one"] = NONE_GIVEN,
+    timeout: Annotated[str | None, option("With --fork: most time for the new run.", "TIME")] = None,
+    as_json: Annotated[bool, option("Print JSON, and nothing else.", None, "--json")] = False,
+    quiet: Annotated[bool, option("With --fork: print nothing while it goes on.", None, "--quiet", "-q")] = False,
+    store: Store = None,
+) -> None:
+    """Run the agent of today against a stored run, without a model or tools, and say at which events it differs.
+
+    The exit code is 1 if it differs. Limits are for --fork; without them the new run has those of the old one, anew.
+    """
+    limits = {"timeout": timeout, **ceilings}
+    if fork is None:
+        for name in [each for each, value in limits.items() if value is not None] + ["quiet"] * quiet:
+            raise ConfigurationError(f"--{name.removesuffix('_usd').replace('_', '-')} needs --fork SEQ")
+    given = {"model": model, "store": store, **limits}
+    order = running.resume_order(run_id, given, as_json=as_json, quiet=quiet, forks=fork)
+    raise typer.Exit(running.replay_and_report(order) if fork is None else running.carry_out(order))
+
+
 @app.command("runs")
 def runs_command(
     store: Store = None,

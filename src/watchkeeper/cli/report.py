@@ -527,6 +527,8 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     put(console, (f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim"))
     answer, said = "", ""
     for event in store.events(run.run_id):
+        if event.tag == "run_started" and (origin := untyped(event.body).get("forked_from")):
+            put(console, (f"forked from the run {origin} after its event {untyped(event.body)['forked_at']:,}", "dim"))
         if event.tag == "run_ended":
             answer = str(untyped(event.body).get("text") or "")
         elif event.tag == "completion_checked":

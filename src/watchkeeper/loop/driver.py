@@ -175,6 +175,9 @@ class _Driver:
     async def _live(self, command: Command) -> Signal:
         """Execute a command; if that was stopped, record why."""
         step = self.machine.state.value
+        replayed = None if self.recorded is None else await self.recorded.instead(command)
+        if replayed is not None:
+            return replayed
         try:
             signal = await self._execute(command)
         except StoreError as error:  # the gate's ledger cannot be used, so nothing may run any more

@@ -86,8 +86,14 @@ class Recorded:
         waiting: The questions that nobody has answered yet.
     """
 
-    def __init__(self, log: Sequence[Envelope]) -> None:
+    def __init__(self, log: Sequence[Envelope], *, whole: bool = False) -> None:
         """Read the log of the session up to the interruption; the newest run on it is the one to go on with.
+
+        A run that was forked from another begins with what that one has on record.
+
+        Args:
+            log: The log.
+            whole: Whether the run's end belongs to it, if it has ended.
 
         Raises:
             ConfigurationError: If there is no such run, it is done, or its process died before anything was on record.
@@ -96,13 +102,16 @@ class Recorded:
         if first is None:
             raise ConfigurationError("there is no run on this log")
         self.started: RunStarted = log[first].event
+        while log[first].event.forked_from is not None:
+            first = next(place for place in range(first - 1, -1, -1) if isinstance(log[place].event, RunStarted))
         self.first = first
-        self.log = without_end(as_continued(log[first:]))
+        continued = as_continued(log[first:])
+        self.log = continued if whole else without_end(continued)
         rendered = next((place for place, each in enumerate(self.log) if isinstance(each.event, PromptRendered)), 0)
         self.opening: Transcript = transcript_of(log[: first + rendered + 1])
         self.after = self.log[-1].seq
         events = [envelope.event for envelope in self.log]
-        opened = next((event for event in events if isinstance(event, RunOpened)), None)
+        opened = next((event for event in reversed(events) if isinstance(event, RunOpened)), None)
         if opened is None:
             run_id = self.started.run_context.run_id
             why = "its process died before anything was done"
@@ -112,7 +121,9 @@ class Recorded:
         self.opened: RunOpened = opened
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         others = (CallBegun, CallParked, ModelFailed, ModelSwitched)
-        self._steps = [each for each in events if isinstance(each, (*STEPS, *others)) and not _parks(each)]
+        steps = [each for each in self.log if isinstance(each.event, (*STEPS, *others)) and not _parks(each.event)]
+        self._steps: list[Any] = [each.event for each in steps]
+        self._numbers = [each.seq for each in steps]
         answers = (each.event for each in log[first:] if isinstance(each.event, CallAnswered))
         self._answers = {answer.question_id: answer for answer in answers}
         done = [event for event in events if isinstance(event, ToolInvoked)]
@@ -127,6 +138,10 @@ class Recorded:
             del self._notices[0]
             return True
         return False
+
+    async def instead(self, command: Command) -> Signal | None:
+        """Return what takes the place of executing a command that has no answer; None if it is to be executed."""
+        return None
 
     def answer(self, command: Command) -> Signal | None:
         """Return what the log says about a command of the loop; None if it is to be executed now."""
@@ -276,6 +291,7 @@ class Resumed(msgspec.Struct, frozen=True):
         unknown: Ids of the tool calls of which nobody knows whether they had an effect.
         worked_seconds: How long it had worked.
         accept_changes: Whether prompt, tools and models may differ from those on record.
+        forked: Whether a new run goes on from there, with limits of its own, in the place of the one on record.
     """
 
     recorded: Recorded
@@ -283,6 +299,7 @@ class Resumed(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...]
     worked_seconds: float
     accept_changes: bool = False
+    forked: bool = False
 
     def changes(self, digests: Mapping[str, str]) -> tuple[str, ...]:
         """Return what differs from the record, in the order in which the digests are named.
@@ -326,6 +343,8 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
     for envelope in log:
         event = envelope.event
         match event:
+            case RunStarted():
+                usage, open_calls, open_runs = Usage(), {}, {}
             case RunResumed():
                 usage, open_calls, open_runs = event.spent, {}, {}
             case CallBegun():
@@ -371,8 +390,9 @@ def worked_seconds(log: Sequence[Envelope]) -> float:
     for place, envelope in enumerate(log):
         if isinstance(envelope.event, CallAnswered):
             continue
-        if place == 0 or isinstance(envelope.event, RunResumed):
+        if place == 0 or isinstance(envelope.event, RunStarted | RunResumed):
             total += (last - began).total_seconds() if place else 0.0
+            total = 0.0 if isinstance(envelope.event, RunStarted) else total  # what it was forked from does not count
             began = envelope.at
         last = envelope.at
     return total + ((last - began).total_seconds() if log else 0.0)

@@ -30,7 +30,7 @@ from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.kernel.turn_machine import End
 from watchkeeper.loop.driver import Drive, drive
-from watchkeeper.loop.resume import Resumed, digests_of
+from watchkeeper.loop.resume import Recorded, Resumed, digests_of
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted
@@ -79,8 +79,11 @@ async def execute(
     else:
         began -= resumed.worked_seconds
         recorded, started = resumed.recorded, resumed.recorded.started
-        _announce_again(plan, scope, resumed)
         transcript = recorded.opening
+        if resumed.forked:
+            started = _announce(plan, scope, recorded)
+        else:
+            _announce_again(plan, scope, resumed)
     try:
         ending = await drive(plan, scope, transcript, execute, recorded)
         await booked(scope.gate)
@@ -100,8 +103,8 @@ async def execute(
     )
 
 
-def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
-    """Record the start of the run, and its deadline."""
+def _announce(plan: RunPlan[Any], scope: RunScope, forked: Recorded | None = None) -> RunStarted:
+    """Record the start of the run, and its deadline; ``forked``: the record from which it goes on."""
     gate, now = scope.gate, scope.clock.now()
     started = RunStarted(
         run_context=scope.run_context,
@@ -115,6 +118,8 @@ def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
         fallback=tuple(each.label for each in plan.fallback),
         apart=scope.apart,
         limit_values=gate.limits,
+        forked_from=None if forked is None else forked.started.run_context.run_id,
+        forked_at=0 if forked is None else forked.after,
     )
     scope.record(started)
     if gate.deadline is not None:

@@ -47,6 +47,8 @@ class RunStarted(msgspec.Struct, frozen=True):
         fallback: The models that take over when the model cannot answer, as ``provider:name``, in order.
         apart: Whether it was started inside a run, a block or a context but is independent of it (``parent=None``).
         limit_values: The same limits as values; None in a log that was written before there were any.
+        forked_from: Id of the run from whose record it goes on; the log begins with that record. None for any other.
+        forked_at: Number of the last event of that record.
     """
 
     run_context: RunContext
@@ -60,6 +62,8 @@ class RunStarted(msgspec.Struct, frozen=True):
     fallback: tuple[str, ...] = ()
     apart: bool = False
     limit_values: Limits | None = None
+    forked_from: UUID | None = None
+    forked_at: int = 0
 
 
 check_only(RunStarted, "run_context", "prompt_name", "model", "limits", "item", "fallback")

@@ -90,6 +90,7 @@ class StoredEvent:
         tag: Its type.
         body: The event as typed JSON.
         changes: What reducers made of it, as typed JSON; None if none was registered for it.
+        more: Whether the next event belongs to it, as what a tool wrote belongs to its result.
     """
 
     seq: int
@@ -97,6 +98,7 @@ class StoredEvent:
     tag: str
     body: dict[str, Any]
     changes: list[Any] | None = None
+    more: bool = False
 
     def load(self) -> Any:
         """Return the event as a value; its type must have been imported.
@@ -430,7 +432,7 @@ def event_of(line: Line) -> StoredEvent:
             return StoredEvent(line.seq, moment(call["created_at"]), tag_of(CallBegun), call)
         changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
         at = moment(line.at)
-        return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None)
+        return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None, line.more)
     except UNREADABLE as error:
         raise DamagedLineError(f"event {line.seq} cannot be read ({error})") from error
 
