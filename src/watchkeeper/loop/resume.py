@@ -56,6 +56,7 @@ from watchkeeper.runtime.events import (
     WorkStopped,
     segment_of,
 )
+from watchkeeper.runtime.file_record import Unfinished
 from watchkeeper.runtime.plan import RunPlan
 from watchkeeper.runtime.result import as_continued, transcript_of
 from watchkeeper.session.log import Envelope
@@ -79,6 +80,7 @@ class Recorded:
         after: Number of the last event that counts.
         opened: What the run was made of.
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
+        unfinished: The tool calls whose tool had succeeded and whose files were being written, by their id.
     """
 
     def __init__(self, log: Sequence[Envelope]) -> None:
@@ -106,6 +108,7 @@ class Recorded:
         self._steps = [event for event in events if isinstance(event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
         self._place = 0
         self.switched_to: str | None = None
+        self.unfinished: Mapping[str, Unfinished] = {}
 
     def has_notice(self, text: str) -> bool:
         """Whether the next notice to the agent is on record already."""
@@ -146,7 +149,8 @@ class Recorded:
             elif isinstance(event, CallBegun) and event.call_id in wanted:
                 begun[event.call_id] = event.attempt
         self._place = len(self._steps)
-        return Earlier(done, begun)
+        left = {each: self.unfinished[each] for each in wanted & self.unfinished.keys()}
+        return Earlier(done, begun, left)
 
     def _next(self, *kinds: type[Any]) -> Any | None:
         """Take the next answer if it is of one of these types."""
@@ -175,7 +179,9 @@ class Recorded:
     def _called(self, calls: Sequence[ToolCall]) -> Signal | None:
         """Return the results of all calls of a reply; None if one of them has none."""
         place, done = self._place, dict[str, ToolInvoked]()
-        while place < len(self._steps) and not isinstance(self._steps[place], ModelReplied | ObserversRan | WorkStopped):
+        while place < len(self._steps) and not isinstance(
+            self._steps[place], ModelReplied | ObserversRan | WorkStopped
+        ):
             event = self._steps[place]
             if isinstance(event, ToolInvoked) and event.call_id is not None:
                 done[event.call_id] = event

@@ -26,6 +26,7 @@ from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.runtime.file_record import FilesNotOnRecord
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
 from watchkeeper.session.tagging import check_only
 from watchkeeper.shield.decision import SafetyEvent
@@ -674,12 +675,11 @@ def log_end(
 OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
 """The events of one tool call, in the order of the log."""
 
-
 KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
 """The slices of which the oversight engine's memory is a fold: what one run did, and what it was told."""
 
-
 DEFINED_ELSEWHERE: Final = (
+    FilesNotOnRecord,
     PromptDeadlineAssigned,
     PromptExecuted,
     PromptRendered,

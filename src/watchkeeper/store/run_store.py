@@ -27,12 +27,22 @@ from watchkeeper.core.errors import StoreError
 from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
+from watchkeeper.runtime.file_record import FilesChanged
 from watchkeeper.runtime.events import CallBegun, ManyEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.session.event_json import read_event, write_event
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.liveness import own_mark
-from watchkeeper.store.run_file import SUFFIX, DamagedLineError, Line, RunFile, begun_line, event_line, read_lines
+from watchkeeper.store.run_file import (
+    SUFFIX,
+    DamagedLineError,
+    Line,
+    RunFile,
+    begun_line,
+    event_line,
+    files_line,
+    read_lines,
+)
 from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment
 from watchkeeper.store.sqlite import DEFAULT, chosen_file, make_folders, register
 
@@ -52,20 +62,22 @@ UNWRITABLE: Final = "$unwritable"
 ENDS: Final = frozenset({RunEnded, ManyEnded})
 
 _ENCODER: Final = msgspec.json.Encoder()
+_FILES: Final = msgspec.json.Decoder(FilesChanged)
 
 
 class Item(NamedTuple):
-    """One envelope, or one call that is about to begin, on its way to the store.
+    """One envelope, or what is about to begin, on its way to the store.
 
     Attributes:
         run_id: Its run.
-        envelope: The event with its number and time; or a call, which is no event of the session's log.
+        envelope: The event with its number and time; or a call, or changes of files, which are no events of the
+            session's log.
         more: Whether the next one of the same run belongs to it: they are on record together or not at all.
         past: Whether it is from before the run.
     """
 
     run_id: UUID
-    envelope: Envelope | CallBegun
+    envelope: Envelope | CallBegun | FilesChanged
     more: bool = False
     past: bool = False
 
@@ -218,6 +230,8 @@ class RunStore:
             envelope = item.envelope
             if isinstance(envelope, CallBegun):
                 lines.append(begun_line(_ENCODER.encode(envelope)))
+            elif isinstance(envelope, FilesChanged):
+                lines.append(files_line(_ENCODER.encode(envelope)))
             elif envelope.seq > last:
                 lines.append(_line(item, envelope))
                 last = envelope.seq
@@ -242,7 +256,7 @@ class RunStore:
         path = self._folder / RUNS / f"{name}{SUFFIX}"
         try:
             first = items[0].envelope
-            at = first.created_at if isinstance(first, CallBegun) else first.at
+            at = first.at if isinstance(first, Envelope) else first.created_at
             file = RunFile(path, own_mark(), at.isoformat())
         except DamagedLineError as error:
             raise OSError(f"{path.name}: {error}") from error
@@ -319,9 +333,7 @@ class RunStore:
             if run.damage is not None:
                 raise self._damaged(f"the run {run.run_id} cannot be read ({run.damage})")
 
-    def events(
-        self, run_id: str, after: int = 0, *, past: bool = False, calls: bool = False
-    ) -> Iterator[StoredEvent]:
+    def events(self, run_id: str, after: int = 0, *, past: bool = False, calls: bool = False) -> Iterator[StoredEvent]:
         """Yield a run's events in order, those with a sequence number above ``after``.
 
         Call it again with the last sequence number to get the events written since.
@@ -344,7 +356,7 @@ class RunStore:
             with open(path, "rb") as file:
                 before = 0
                 for _, line in read_lines(file):
-                    if line.owner is not None:
+                    if line.owner is not None or line.files:
                         continue
                     if line.begun:
                         if calls and before > after:
@@ -357,6 +369,24 @@ class RunStore:
                         yield _event(line)
         except (OSError, *UNREADABLE) as error:
             raise self._damaged(f"the run {run_id} cannot be read any further: {error}") from error
+
+    def files(self, run_id: str) -> Iterator[FilesChanged]:
+        """Yield what a run has on record of the files that its tools were about to change, in order.
+
+        Raises:
+            StoreError: If it cannot be read.
+        """
+        with self._used("files cannot be read from"):
+            path = self._index.path_of(run_id)
+        if path is None:
+            return
+        try:
+            with open(path, "rb") as file:
+                for _, line in read_lines(file):
+                    if line.files:
+                        yield _FILES.decode(line.files)
+        except (OSError, msgspec.DecodeError, *UNREADABLE) as error:
+            raise self._damaged(f"the files of the run {run_id} cannot be read: {error}") from error
 
     def _damaged(self, what: str) -> StoreError:
         return StoreError(f"{self.path}: {what}; other runs can be read")
