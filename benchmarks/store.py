@@ -77,7 +77,7 @@ async def many_over_http(url: str, store: RunStore) -> tuple[float, float]:
     @tool(name=LOOKUP.name)
     async def lookup(word: str, context: ToolContext) -> str:
         """Look a word up in the dictionary."""
-        return result(int(context.info.call_id.rpartition("_")[2].partition("-")[0] or 0) % STEPS, STEPS)
+        return result(int(context.call_id.rpartition("_")[2].partition("-")[0] or 0) % STEPS, STEPS)
 
     sections = [
         MarkdownSection(title="Role", key="role", template=SYSTEM, role="system"),

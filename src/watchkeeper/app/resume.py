@@ -6,7 +6,7 @@ repeated (`loop/resume`). Everything that is not on record (the code, clients, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -66,7 +66,7 @@ def resume(
     **options: Unpack[ResumeOptions],
 ) -> RunResult[OutputT]:
     """Go on with a run that was interrupted, to its end, and return how it ended; see `aresume` for the arguments."""
-    order = _Order.of(run_id, prompt, model, options)
+    order: _Order[OutputT] = order_of(run_id, prompt, model, options)
     with order.store() as store:
         return cast("RunResult[OutputT]", order.request(store).wait("aresume"))
 
@@ -90,7 +90,7 @@ async def aresume(
         ConfigurationError: If the run has ended, or cannot go on with what is given; nothing was spent.
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
-    order = _Order.of(run_id, prompt, model, options)
+    order: _Order[OutputT] = order_of(run_id, prompt, model, options)
     with order.store() as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
@@ -106,24 +106,8 @@ class _Order(Generic[OutputT]):
     options: RunOptions
     own: ResumeOptions
 
-    @classmethod
-    def of(
-        cls,
-        run_id: str,
-        prompt: Prompt[OutputT] | PromptTemplate[OutputT],
-        model: Model | str,
-        options: ResumeOptions,
-    ) -> _Order[OutputT]:
-        check_arguments({"prompt": prompt, "model": model})
-        own: Any = {name: value for name, value in options.items() if name in OWN}
-        given: Any = {name: value for name, value in options.items() if name not in OWN}
-        if own.get("limits") is not None:
-            check_arguments({"limits": own["limits"]})
-        bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
-        return cls(run_id, bound, model, options_for_run(given), own)
-
     @contextmanager
-    def store(self) -> Iterator[RunStore]:
+    def store(self) -> Generator[RunStore]:
         """Open the store; one that the caller has opened stays open."""
         named = self.options.get("store", DEFAULT)
         store = open_store(named)
@@ -145,7 +129,7 @@ class _Order(Generic[OutputT]):
         recorded = resumed.recorded
         limits = own.get("limits") or recorded.started.limit_values or Limits()
         prompt, opened = self.prompt, recorded.opened
-        params = {**{type(value): value for value in opened.params}, **prompt.params}
+        params: dict[type[Any], Any] = {**{type(value): value for value in opened.params}, **prompt.params}
         prompt = replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
         return Request(
             prompt,
@@ -155,6 +139,19 @@ class _Order(Generic[OutputT]):
             session,
             resumed=resumed,
         )
+
+
+def order_of(
+    run_id: str, prompt: Prompt[OutputT] | PromptTemplate[OutputT], model: Model | str, options: ResumeOptions
+) -> _Order[OutputT]:
+    """Check what the caller asked for."""
+    check_arguments({"prompt": prompt, "model": model})
+    own: Any = {name: value for name, value in options.items() if name in OWN}
+    given: Any = {name: value for name, value in options.items() if name not in OWN}
+    if own.get("limits") is not None:
+        check_arguments({"limits": own["limits"]})
+    bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
+    return _Order(run_id, bound, model, options_for_run(given), own)
 
 
 def taken_over(

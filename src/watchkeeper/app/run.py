@@ -223,6 +223,8 @@ class Request(Generic[OutputT]):
             many, template = self.items is not None, prompt.template
             around = await open_surroundings(stack, template, self.model, limits, options, start.around, many=many)
             place: Around = {"parent": None} if start.around.gate is None else {}
+            if start.resumed is not None:
+                place["spent"] = start.resumed.spent
             gate = ExecutionContext(
                 over_all(limits) if many else limits,
                 options.get("shield"),
@@ -232,7 +234,6 @@ class Request(Generic[OutputT]):
                 clock=start.clock,
                 ids=self.ids,
                 on_event=session.dispatch,
-                spent=None if start.resumed is None else start.resumed.spent,
                 **place,
             )
             start.gates.append(gate)

@@ -349,7 +349,7 @@ def resume_order(run_id: str, given: Mapping[str, str | None], **more: Any) -> O
     with RunStore(path, read_only=True) as store:
         run = store.find(run_id)
         opened = next((event for event in store.events(run.run_id) if event.tag == tag_of(RunOpened)), None)
-    origin = untyped(opened.body)["origin"] if opened is not None else {}
+    origin: dict[str, Any] = untyped(opened.body)["origin"] if opened is not None else {}
     if not origin:
         raise ConfigurationError(
             f"the run {run.run_id} was not started by 'watchkeeper run'; go on with it from Python: agent.resume(...)"

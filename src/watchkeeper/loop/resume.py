@@ -19,7 +19,7 @@ import msgspec
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import ToolCall, Transcript
-from watchkeeper.core.model import STATES, ModelReply
+from watchkeeper.core.model import STATES, CompletionStatus, ModelReply
 from watchkeeper.core.usage import Presumed, Usage
 from watchkeeper.kernel.turn_machine import (
     AskModel,
@@ -67,7 +67,7 @@ from watchkeeper.tools.values import image_parts
 STEPS = (ModelReplied, ToolInvoked, ObserversRan, CompletionChecked, ContextCompacted, WorkStopped)
 """Events that answer a command of the machine."""
 
-STATUSES = {state: status for status, state in STATES.items()}
+STATUSES: Final[Mapping[str, CompletionStatus]] = {state: status for status, state in STATES.items()}
 
 
 class Recorded:

@@ -43,6 +43,7 @@ from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.file_record import FilesNotOnRecord, Unfinished, changed, finish
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, NotOnRecordError, RunPlan, RunScope
+from watchkeeper.runtime.result import images_of
 from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
@@ -217,8 +218,6 @@ class ToolCalls:
         process = tool.process()
         task = asyncio.current_task()
 
-        durable = self._scope.durable
-
         def intent(ticket: Ticket) -> CallBegun:
             turn = self._turn
             return CallBegun(
@@ -227,8 +226,8 @@ class ToolCalls:
 
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
-            if durable is not None and not tool.may_repeat:
-                await self._scope.begin_call(durable, intent(ticket))
+            if self._scope.durable is not None and not tool.may_repeat:
+                await self._scope.begin_call(intent(ticket))
             context = self._context(call, tool, number, ticket)
             try:
                 if process is not None:
@@ -364,7 +363,7 @@ class ToolCalls:
         try:
             if scope.durable is not None:
                 changes = await run_in_worker(changed, context, invoked, clock.now(), patience=patience)
-                await scope.begin_call(scope.durable, changes)
+                await scope.begin_call(changes)
                 left_out = "" if scope.filesystem is None or scope.filesystem.survives_process else changes.left_out
             await run_in_worker(context.commit, patience=patience)
             if left_out:
@@ -414,7 +413,7 @@ class ToolCalls:
 
 def recalled(call: ToolCall, done: ToolInvoked) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
     """Return the message and images of a call that has its result on record."""
-    images = done.result.shown()[1] if isinstance(done.result, ToolResult) else ()
+    images = images_of(done.result)
     return ToolMessage(call.call_id, call.name, done.rendered_output, is_error=not done.success), images
 
 

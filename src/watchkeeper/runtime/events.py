@@ -24,7 +24,7 @@ from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
-from watchkeeper.prompt.advice import Assessment, Feedback
+from watchkeeper.prompt.advice import Assessment, Feedback, RecordAssessment
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.runtime.file_record import FilesNotOnRecord
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
@@ -461,8 +461,9 @@ class SourceRan:
 
     Attributes:
         source: Its name.
-        outcome: ``advised``; ``silent``, after advice that counted for an escalation; ``failed``; or ``overran`` its
-            time limit: it is then off for the rest of the run.
+        outcome: ``advised``; ``silent``, after advice that counted for an escalation or for what is told again, or if
+            its questions are bounded; ``failed``; or ``overran`` its time limit: it is then off for the rest of the
+            run.
         advice: The advice of the source, or None.
         error: What it raised, or how long it took.
         marks: How many shares of its ``at_limit_share`` were passed at that moment, each counted for every limit.
@@ -539,9 +540,8 @@ class EscalationTaken:
 
 
 ChildKind = Literal["subagent", "evaluation", "verdict", "summary", "run", "block"]
-"""What a child run is for: a block of work, a judgement while the work goes on, the judgement at its end, a summary; or
-``run``: one that the user's code started inside the run, by `run`, `run_many` or an `Agent`; ``block``: a contained
-block of the user's code."""
+"""What a child run is for: a block of work, a judgement while the work goes on or at its end, a summary; ``run``: one
+that the user's code started, by `run`, `run_many` or an `Agent`; ``block``: a contained block of the user's code."""
 
 
 @event("child_started")
@@ -683,6 +683,7 @@ DEFINED_ELSEWHERE: Final = (
     PromptDeadlineAssigned,
     PromptExecuted,
     PromptRendered,
+    RecordAssessment,
     RolledBack,
     SafetyEvent,
     SessionReset,
@@ -691,7 +692,6 @@ DEFINED_ELSEWHERE: Final = (
     ToolInvoked,
 )
 """Event types of a run's log besides those above: a process that can read those can read the whole log."""
-
 
 RECORDED: Final = frozenset(
     {each for each in globals().values() if isinstance(each, type) and each.__module__ == __name__}

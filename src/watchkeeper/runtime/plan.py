@@ -212,19 +212,20 @@ class RunScope(msgspec.Struct, frozen=True, weakref=True):
     densities: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     durable: Durable | None = None
 
-    async def begin_call(self, durable: Durable, call: CallBegun | FilesChanged, *, last: bool = False) -> None:
-        """Put on disk that a call is about to begin, or its commit to change files.
+    async def begin_call(self, call: CallBegun | FilesChanged, *, last: bool = False) -> None:
+        """Put on disk that a call is about to begin, or its commit to change files, if there is a store.
 
         Args:
-            durable: Where its events are stored.
             call: The call, or the changes.
             last: Whether it is the last turn, which is taken even if nothing can be put on record any more.
 
         Raises:
             NotOnRecordError: If it cannot be put on record: then it must not begin.
         """
+        if self.durable is None:
+            return
         try:
-            await durable.begin_call(self.run_context.run_id, call)
+            await self.durable.begin_call(self.run_context.run_id, call)
         except StoreError as error:
             if not last:
                 raise NotOnRecordError(str(error)) from error

@@ -9,6 +9,7 @@ of typed JSON at the top. An event of a user's is always typed.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -19,8 +20,8 @@ from uuid import UUID
 import msgspec
 
 from watchkeeper.core.codec import CodecError, encode
-from watchkeeper.core.type_tags import type_of
-from watchkeeper.session.tagging import MARK, OURS, dump, load
+from watchkeeper.core.type_tags import OURS, type_of
+from watchkeeper.session.tagging import MARK, dump, load
 
 PLAIN: Final = frozenset({str, int, bool, datetime, UUID, type(None)})
 """Types that are written plainly: their JSON and the declared type give the same value back."""
@@ -129,14 +130,20 @@ def _plain(hint: Any) -> Test | None:
         return _is_finite
     if get_origin(hint) in (Union, types.UnionType):
         others = [each for each in get_args(hint) if each is not type(None)]
-        inner = _plain(others[0]) if len(others) == 1 else None
-        return inner if inner is None or inner is _always else lambda value: value is None or inner(value)
+        return _if_any(_plain(others[0])) if len(others) == 1 else None
     if get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
-        inner = _plain(get_args(hint)[0])
-        return inner if inner is None or inner is _always else lambda value: all(map(inner, value))
+        return _if_all(_plain(get_args(hint)[0]))
     if isinstance(hint, type) and hint.__module__.partition(".")[0] == OURS and _has_fields(hint):
         return _plain_fields(hint)
     return None
+
+
+def _if_any(inner: Test | None) -> Test | None:
+    return inner if inner is None or inner is _always else lambda value: value is None or inner(value)
+
+
+def _if_all(inner: Test | None) -> Test | None:
+    return inner if inner is None or inner is _always else lambda value: all(map(inner, value))
 
 
 def _plain_fields(kind: type) -> Test | None:
@@ -152,16 +159,20 @@ def _plain_fields(kind: type) -> Test | None:
         return _always
     if len(open_fields) > 1 or hints[open_fields[0]] is not Any:
         return None
-    held = attrgetter(open_fields[0])
-    return lambda value: type(value) is kind and held(value) is None
+    held: Callable[[Any], Any] = attrgetter(open_fields[0])
+
+    def holds_nothing(value: Any) -> bool:
+        return value.__class__ is kind and held(value) is None
+
+    return holds_nothing
 
 
 def _is_finite(value: Any) -> bool:
-    return type(value) is int or (type(value) is float and value - value == 0)
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _has_fields(kind: type) -> bool:
-    return issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)
+    return issubclass(kind, msgspec.Struct) or hasattr(kind, "__dataclass_fields__")
 
 
 def _fields(kind: type) -> list[str]:

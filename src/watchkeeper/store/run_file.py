@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 from zlib import crc32
@@ -131,10 +131,7 @@ def _sealed(head: bytes) -> bytes:
 
 def is_whole(line: bytes) -> bool:
     """Return whether a line is complete, by its checksum."""
-    try:
-        return line[-1:] == b"\n" and int(line[-11:-3], 16) == crc32(line[:-TAIL])
-    except ValueError:
-        return False
+    return line[-TAIL:] == CHECKED % crc32(line[:-TAIL])
 
 
 def read_lines(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, Line]]:
@@ -199,10 +196,10 @@ class RunFile:
     def __init__(
         self, path: Path, mark: ProcessMark, at: str, *, take_over: bool = False, durable: bool = False
     ) -> None:
-        """Take a file, and make it if it is missing.
+        """Take a file, and make it if a run begins with it.
 
         Args:
-            path: The file; its folder must exist.
+            path: The file; its folder must exist, and it too if it is taken over.
             mark: The identity of this process.
             at: The time, in ISO format.
             take_over: Whether to take it from a process that has ended.
@@ -215,7 +212,8 @@ class RunFile:
         """
         self.path = path
         self._durable = durable
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), PRIVATE_FILE)
+        how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over else os.O_CREAT)
+        self._file = os.open(path, how, PRIVATE_FILE)
         try:
             if fcntl is not None:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,7 +223,7 @@ class RunFile:
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1
-                self.write(owner_line(Owner(self.epoch, tuple(mark), at)))
+                self.write(owner_line(Owner(self.epoch, (mark.process, mark.started, mark.machine), at)))
         except BaseException:
             self.close()
             raise
@@ -251,8 +249,11 @@ class RunFile:
         Raises:
             OSError: If they cannot be written, or the file was deleted; nothing is on record then.
         """
-        if not os.fstat(self._file).st_nlink:
+        at = os.fstat(self._file)
+        if not at.st_nlink:
             raise OSError("the file was deleted while it was open; what follows would be lost")
+        if at.st_size > self._size:  # part of a failed write, which could not be cut off then
+            os.ftruncate(self._file, self._size)
         try:
             written = os.write(self._file, data)
             while written < len(data):
@@ -261,7 +262,7 @@ class RunFile:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 written += more
         except OSError:
-            with contextlib.suppress(OSError):  # the next owner cuts off what this cannot
+            with contextlib.suppress(OSError):  # the next write, or the next owner, cuts off what this cannot
                 os.ftruncate(self._file, self._size)
             raise
         self._size += len(data)
@@ -273,6 +274,28 @@ class RunFile:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Generator[bool]:
+    """Yield whether no living process owns a file; none can take it meanwhile.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+    if fcntl is None:
+        yield not is_owned(path)
+        return
+    file = os.open(path, os.O_RDWR)
+    try:
+        free = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        yield free
+    finally:
+        os.close(file)
 
 
 def is_owned(path: Path) -> bool:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, BinaryIO, Final, NamedTuple, Self, cast
 from uuid import UUID
 
 import msgspec
@@ -55,7 +55,8 @@ MARKER: Final = "watchkeeper-store"
 VERSION: Final = "1"
 FOLDER_SUFFIX: Final = ".store"
 OLD_MAGIC: Final = b"SQLite format 3\x00"
-"""How a store of version 0.1 begins, which was one file."""
+OLD_PROGRAMS: Final = frozenset((b"WKPR", bytes(4)))
+"""How a store of version 0.1 begins, which was one file, and what it has at byte 68: zeros until SQLite gets to it."""
 
 UNWRITABLE: Final = "$unwritable"
 
@@ -199,6 +200,7 @@ class RunStore:
             StoreError: If they cannot be written; those of each run all are, or none.
         """
         by_run: dict[UUID, list[Item]] = {}
+        items: list[Item] = []
         last = None
         for each in batch:
             item = each if isinstance(each, Item) else Item(*each)
@@ -213,12 +215,11 @@ class RunStore:
                 for run_id, items in by_run.items():
                     self._append(run_id, items)
             except (OSError, StoreError) as error:
-                failed = error
-                if not isinstance(error, StoreError):
-                    failed = StoreError(f"{len(batch)} events could not be written to {self.path}: {error}")
-                    failed.__cause__ = error
-                self.failure = self.failure or failed
-                raise failed from failed.__cause__
+                failure = error
+                if isinstance(failure, OSError):
+                    failure = StoreError(f"{len(batch)} events could not be written to {self.path}: {error}")
+                self.failure = self.failure or failure
+                raise failure from error
         if self.first_run is None:
             begun = (each[0] for each in batch if isinstance(getattr(each[1], "event", None), RunStarted | ManyStarted))
             self.first_run = next(begun, None)
@@ -354,19 +355,9 @@ class RunStore:
             return
         try:
             with open(path, "rb") as file:
-                before = 0
-                for _, line in read_lines(file):
-                    if line.owner is not None or line.files:
-                        continue
-                    if line.begun:
-                        if calls and before > after:
-                            yield _begun(before, line)
-                        continue
-                    if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
-                        raise DamagedLineError(f"events before event {line.seq} are missing")
-                    before = line.seq
+                for line in event_lines(file, calls=calls):
                     if line.seq > after and (past or not line.past):
-                        yield _event(line)
+                        yield event_of(line)
         except (OSError, *UNREADABLE) as error:
             raise self._damaged(f"the run {run_id} cannot be read any further: {error}") from error
 
@@ -392,16 +383,40 @@ class RunStore:
         return StoreError(f"{self.path}: {what}; other runs can be read")
 
 
-def _begun(after: int, line: Line) -> StoredEvent:
-    try:
-        call = as_fields(json.loads(bytes(line.begun)))
-        return StoredEvent(after, moment(call["created_at"]), tag_of(CallBegun), call)
-    except UNREADABLE as error:
-        raise DamagedLineError(f"the call after event {after} cannot be read ({error})") from error
+def event_lines(file: BinaryIO, *, calls: bool = False) -> Iterator[Line]:
+    """Yield the lines of a file that hold events.
+
+    Args:
+        file: The file.
+        calls: Whether to yield also the beginnings of calls, each with the number of the event before it.
+
+    Raises:
+        DamagedLineError: If one is damaged, or others are missing before it.
+    """
+    before = 0
+    for _, line in read_lines(file):
+        if line.begun:
+            if calls:
+                yield msgspec.structs.replace(line, seq=before)
+            continue
+        if line.owner is not None or line.files:
+            continue
+        if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
+            raise DamagedLineError(f"events before event {line.seq} are missing")
+        before = line.seq
+        yield line
 
 
-def _event(line: Line) -> StoredEvent:
+def event_of(line: Line) -> StoredEvent:
+    """Return the event of a line, or the call that begins.
+
+    Raises:
+        DamagedLineError: If it cannot be read.
+    """
     try:
+        if line.begun:
+            call = as_fields(json.loads(bytes(line.begun)))
+            return StoredEvent(line.seq, moment(call["created_at"]), tag_of(CallBegun), call)
         changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
         at = moment(line.at)
         return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None)
@@ -411,7 +426,7 @@ def _event(line: Line) -> StoredEvent:
 
 def _line(item: Item, envelope: Envelope) -> bytes:
     """Return an event's line; with a note in place of the event if it cannot be written, so that the others are."""
-    seq, at, event = envelope.seq, envelope.at.isoformat(), envelope.event
+    seq, at, event = envelope.seq, envelope.at.isoformat(), cast("object", envelope.event)
     tag, changes = tag_of(type(event)), envelope.changes
     changed = ""
     try:
@@ -439,9 +454,10 @@ def is_old_store(path: Path) -> bool:
     """Return whether a path is the file of a store of version 0.1, which held all runs."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(OLD_MAGIC)) == OLD_MAGIC
+            head = file.read(72)
     except OSError:
         return False
+    return head.startswith(OLD_MAGIC) and head[68:] in OLD_PROGRAMS
 
 
 def _check_there(path: Path) -> None:
