@@ -398,6 +398,26 @@ def test_what_cannot_be_rebuilt_is_said_at_the_start(tmp_path: Path, monkeypatch
         )
 
 
+def test_runs_say_what_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent(filesystem=memory(tmp_path)).run("go", store=tmp_path / "whole")
+    monkeypatch.setattr(file_record, "MOST_BYTES", 17)
+    agent(filesystem=memory(tmp_path)).run("go", store=tmp_path / "later")
+    monkeypatch.setattr(file_record, "MOST_BYTES", 10)
+    agent(filesystem=memory(tmp_path)).run("go", store=tmp_path / "never")
+    said = list[str]()
+    for name in ("whole", "later", "never"):
+        run = lines_of(tmp_path / name)
+        died_after(run, len(run[1]) - 3, tmp_path / f"{name}_cut")
+        with RunStore(tmp_path / f"{name}_cut", read_only=True) as store:
+            said += [each.sentence() for each in store.runs()]
+    ended = "Interrupted: its process ended before the run did."
+    assert said == [
+        ended,
+        f"{ended} It cannot be resumed: what work changed is not stored: the call changed more than 16 MiB.",
+        f"{ended} It cannot be resumed: its MemoryFilesystem holds more than 16 MiB at the start.",
+    ]
+
+
 def test_another_kind_of_files_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
     run_id = interrupted(tmp_path, memory(tmp_path))
     files = host(tmp_path / "files")
