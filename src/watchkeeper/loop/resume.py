@@ -57,6 +57,7 @@ from watchkeeper.runtime.events import (
     WorkStopped,
     segment_of,
 )
+from watchkeeper.runtime.file_record import Unfinished
 from watchkeeper.runtime.parking import PARKED, CallAnswered, CallParked, Parked, waiting
 from watchkeeper.runtime.plan import RunPlan
 from watchkeeper.runtime.result import as_continued, transcript_of
@@ -84,6 +85,7 @@ class Recorded:
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
         denied: How many tool calls a hook or a person has denied.
         waiting: The questions that nobody has answered yet.
+        unfinished: The tool calls whose tool had succeeded and whose files were being written, by their id.
     """
 
     def __init__(self, log: Sequence[Envelope], *, whole: bool = False) -> None:
@@ -131,6 +133,7 @@ class Recorded:
         self.waiting = waiting((*self._steps, *self._answers.values()))
         self._place = 0
         self.switched_to: str | None = None
+        self.unfinished: Mapping[str, Unfinished] = {}
 
     def has_notice(self, text: str) -> bool:
         """Whether the next notice to the agent is on record already."""
@@ -184,7 +187,8 @@ class Recorded:
                 if event.kind == "tool":  # what it had done until it asked was dropped
                     begun.pop(event.call_id, None)
         self._place = len(self._steps)
-        return Earlier(done, begun, parked, frozenset(waits))
+        left = {each: self.unfinished[each] for each in wanted & self.unfinished.keys()}
+        return Earlier(done, begun, parked, frozenset(waits), left)
 
     def _next(self, *kinds: type[Any]) -> Any | None:
         """Take the next answer if it is of one of these types."""
