@@ -22,7 +22,7 @@ from watchkeeper.core.ids import RunContext
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
-from watchkeeper.prompt.advice import Assessment, Feedback
+from watchkeeper.prompt.advice import Assessment, Feedback, RecordAssessment
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.runtime.parking import CallAnswered, CallParked, Park
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
@@ -463,8 +463,9 @@ class SourceRan:
 
     Attributes:
         source: Its name.
-        outcome: ``advised``; ``silent``, after advice that counted for an escalation; ``failed``; or ``overran`` its
-            time limit: it is then off for the rest of the run.
+        outcome: ``advised``; ``silent``, after advice that counted for an escalation or for what is told again, or if
+            its questions are bounded; ``failed``; or ``overran`` its time limit: it is then off for the rest of the
+            run.
         advice: The advice of the source, or None.
         error: What it raised, or how long it took.
         marks: How many shares of its ``at_limit_share`` were passed at that moment, each counted for every limit.
@@ -661,6 +662,7 @@ DEFINED_ELSEWHERE: Final = (
     PromptDeadlineAssigned,
     PromptExecuted,
     PromptRendered,
+    RecordAssessment,
     RolledBack,
     SafetyEvent,
     SessionReset,
