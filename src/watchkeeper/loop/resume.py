@@ -78,6 +78,7 @@ class Recorded:
         opening: The conversation as it was before the first model call; the loop continues it.
         after: Number of the last event that counts.
         opened: What the run was made of.
+        earlier_turns: How many replies are from before the run was forked; they do not count.
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
     """
 
@@ -111,12 +112,18 @@ class Recorded:
             run_id = self.started.run_context.run_id
             raise ConfigurationError(f"the process of the run {run_id} died before anything was done; start a new run")
         self.opened: RunOpened = opened
+        own = 0 if self.started.forked_from is None else self.started.forked_at
+        self.earlier_turns = self.turns_until(own)
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         steps = [each for each in self.log if isinstance(each.event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
         self._steps: list[Any] = [each.event for each in steps]
         self._numbers = [each.seq for each in steps]
         self._place = 0
         self.switched_to: str | None = None
+
+    def turns_until(self, seq: int) -> int:
+        """Return how many replies are on record up to an event."""
+        return sum(isinstance(each.event, ModelReplied) and each.seq <= seq for each in self.log)
 
     def has_notice(self, text: str) -> bool:
         """Whether the next notice to the agent is on record already."""
