@@ -163,6 +163,7 @@ class Recorder:
         if self._retrying is not None:
             await asyncio.wait({self._retrying}, timeout=HURRIED_SECONDS)
         self._write()
+        self._on_failure = None  # a last timer of the loop may hold this for a moment, but not the run
 
     def _write_queued(self) -> None:
         with self._lock:

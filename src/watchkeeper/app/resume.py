@@ -30,9 +30,11 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import CallBegun, RunOpened
+from watchkeeper.runtime.parking import PARKED, parked_stop
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
+from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore, StoredEvent
 from watchkeeper.store.sqlite import DEFAULT
 
@@ -245,10 +247,28 @@ def taken_over(
         session = Session.restored(envelopes, recorded.started.run_context.session_id, prepare=prepare, clock=clock)
     except SessionError as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
+    refuse_waiting(run, recorded, clock)
     if store.take_over(run.run_id) != len(envelopes):
         raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
     spent, unknown = spent_of(on_record[recorded.first :], lambda child: spent_below(store, child))
     return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
+
+
+def refuse_waiting(run: StoredRun, recorded: Recorded, clock: Clock) -> None:
+    """Refuse to go on with a parked run while a question has neither an answer nor expired.
+
+    Raises:
+        ConfigurationError: Naming the calls that wait, and what to do.
+    """
+    if run.stop is None or run.stop["reason"] != PARKED:
+        return
+    now = clock.now()
+    calls = [(each.name, each.call_id) for each in recorded.waiting if not each.expired(now)]
+    if calls:
+        said = parked_stop(calls).message.rstrip(".")
+        raise ConfigurationError(
+            f"the run {run.run_id} is parked: {said}; answer with 'watchkeeper approve' or 'watchkeeper deny'"
+        )
 
 
 def forked(

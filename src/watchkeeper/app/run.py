@@ -32,7 +32,7 @@ from watchkeeper.containment.execution_context import Around, ExecutionContext
 from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop, StoreError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
 from watchkeeper.accounting.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
 from watchkeeper.core.meters import BY_FIELD
@@ -47,6 +47,7 @@ from watchkeeper.loop.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied, RunOpened
+from watchkeeper.runtime.parking import Park, park_of, parked_stop
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
@@ -222,7 +223,11 @@ class Request(Generic[OutputT]):
         async with AsyncExitStack() as stack:
             many, template = self.items is not None, prompt.template
             around = await open_surroundings(stack, template, self.model, limits, options, start.around, many=many)
+            if around.durable is None and park_of(options.get("on_ask", "deny")) is not None:
+                raise ConfigurationError("on_ask='park' needs a store, because a parked run goes on from its record")
             place: Around = {"parent": None} if start.around.gate is None else {}
+            if start.resumed is not None:
+                place["spent"] = start.resumed.spent
             gate = ExecutionContext(
                 over_all(limits) if many else limits,
                 options.get("shield"),
@@ -232,7 +237,6 @@ class Request(Generic[OutputT]):
                 clock=start.clock,
                 ids=self.ids,
                 on_event=session.dispatch,
-                spent=None if start.resumed is None else start.resumed.spent,
                 **place,
             )
             start.gates.append(gate)
@@ -372,7 +376,16 @@ class _Opened(Generic[OutputT]):
             cheaper=models.cheaper,
             escalations=models.escalations,
             child_models=models.children,
+            park=self.park,
         )
+
+    @property
+    def park(self) -> Park | None:
+        """How the run parks where a person is to be asked; a resumed run does so as before unless told otherwise."""
+        resumed, chosen = self.start.resumed, self.options.get("on_ask")
+        if chosen is None:
+            return None if resumed is None else resumed.recorded.opened.park
+        return park_of(chosen)
 
     def scope(
         self,
@@ -419,10 +432,15 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     scope = opened.scope(start.session, opened.gate, start.context)
 
     async def once_on_record(*run: Any) -> Ending:
-        if scope.durable is not None and (start.resumed is None or start.resumed.forked):
-            scope.record(_run_opened(opened, plan))
-            with suppress(StoreError):  # the first call waits for the store, and does not begin without it
-                await scope.durable.barrier()
+        if start.resumed is None or start.resumed.forked:
+            run_opened = _run_opened(opened, plan)
+            if plan.park is not None and run_opened.not_resumable:
+                why = run_opened.not_resumable
+                raise ConfigurationError(f"the run cannot park, because it cannot be resumed: {why}")
+            if scope.durable is not None:
+                scope.record(run_opened)
+                with suppress(StoreError):  # the first call waits for the store, and does not begin without it
+                    await scope.durable.barrier()
         return await drive(*run)
 
     return await execute(plan, scope, once_on_record, start.resumed)
@@ -447,6 +465,7 @@ def _run_opened(opened: _Opened[Any], plan: RunPlan[Any]) -> RunOpened:
         digests=digests_of(plan),
         not_resumable=why,
         created_at=start.clock.now(),
+        park=plan.park,
     )
 
 
@@ -546,7 +565,11 @@ class _Items(Generic[OutputT]):
         """Return what ended the work over all items, if any item was left undone."""
         stop = self.gate.stop or self.gate.work_stop
         undone = any(result is None or not result.ok for result in self.results)
-        return stop if undone else None
+        if stop is not None:
+            return stop if undone else None
+        ended = (result for result in self.results if result is not None)
+        asked = [(each.name, each.call_id) for result in ended for each in result.waiting]
+        return parked_stop(asked) if asked else None
 
     def _ends_the_whole(self, stop: Stop) -> bool:
         """Whether a limit that ended one item was a ceiling over all: one that the item did not have itself."""

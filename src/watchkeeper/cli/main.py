@@ -1,7 +1,7 @@
 """The commands of ``watchkeeper`` and their options; the work is done by the other modules of this folder.
 
 Exit codes: 0 done, 1 stopped, no item done or not everything stored, 2 input that cannot work (nothing was spent), 3
-some items done and some not, 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
+some items done and some not, 4 parked until a person has answered, 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from msgspec import to_builtins
 
 from watchkeeper.accounting.call_request import nanos
 from watchkeeper.app.settings import settings_here, text_from
-from watchkeeper.cli import observing, report, running
+from watchkeeper.cli import answering, observing, report, running, storing
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, let_go, make_console
-from watchkeeper.cli.console import printing, put, say_fenced, show_warnings
+from watchkeeper.cli.console import printing, put, say, say_fenced, show_warnings
 from watchkeeper.cli.loading import AgentFileError
-from watchkeeper.core.errors import ConfigurationError, LimitsError, WatchkeeperError
+from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.errors import ConfigurationError, LimitsError, StoreError, WatchkeeperError
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.quantities import count
 from watchkeeper.core.text import printable
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.store.answers import answer, pending
 from watchkeeper.store.ledger_file import account_reports, ledger_path, settle_by_hand
 from watchkeeper.store.run_store import RunStore, store_path
+from watchkeeper.store.sqlite import DEFAULT
 
 UsageError: Final = cast("type[Exception]", typer.BadParameter.__base__)
 """What typer raises for arguments that it cannot read. Older versions take it from click, newer ones have their own."""
@@ -76,7 +79,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Store = Annotated[str | None, typer.Option(help="SQLite file of the runs.", metavar="FILE")]
+store_app = typer.Typer(no_args_is_help=True)
+app.add_typer(
+    store_app, name="store", help="Look after the store: find damage, delete old runs, bring in older stores."
+)
+
+Store = Annotated[str | None, typer.Option(help="Folder of the runs.", metavar="FOLDER")]
 
 
 def option(text: str, metavar: str | None = None, *names: str, least: int | None = None) -> typer.models.OptionInfo:
@@ -157,9 +165,16 @@ def run_command(
         bool, option("Print events as JSON, one per line, the result last, and nothing else.", None, "--jsonl")
     ] = False,
     quiet: Annotated[bool, option("Print nothing while it goes on.", None, "--quiet", "-q")] = False,
-    store: Annotated[str | None, option("SQLite file for the run's events; 'none' for none.", "FILE")] = None,
+    store: Annotated[str | None, option("Folder for the run's events; 'none' for none.", "FOLDER")] = None,
     on_store_failure: Annotated[
         str | None, option("When events cannot be stored for 60 s: stop, or go_on without the record.", "CHOICE")
+    ] = None,
+    on_ask: Annotated[
+        str | None, option("When a person is to be asked and nobody is there: deny or park.", "CHOICE")
+    ] = None,
+    ask_expires: Annotated[str | None, option("With --on-ask park: how long to wait for an answer.", "TIME")] = None,
+    on_expiry: Annotated[
+        str | None, option("With --on-ask park: what holds after that, deny or allow.", "CHOICE")
     ] = None,
     notify: Annotated[str | None, option("Run this at the end, the result as JSON on its stdin.", "COMMAND")] = None,
 ) -> None:
@@ -168,7 +183,8 @@ def run_command(
     Ctrl-C or SIGTERM lands it: it hands over what it has. A second one stops it hard.
     """
     given = {"model": model, "store": store, "on_context_full": on_context_full, "timeout": timeout}
-    given["on_store_failure"] = on_store_failure
+    given |= {"on_store_failure": on_store_failure, "on_ask": on_ask}
+    given |= {"ask_expires": ask_expires, "on_expiry": on_expiry}
     given |= {"account": account, "account_limit": account_limit, **ceilings}
     over = (each or (), first, concurrency, skip_bad)
     order = running.Order(
@@ -184,9 +200,7 @@ def resume_command(
     model: Annotated[str | None, option("Another model than that of the run.")] = None,
     ceilings: Annotated[Mapping[str, str | None], "an option for every limit that has one"] = NONE_GIVEN,
     timeout: Annotated[str | None, option("Most time for the whole, what it has worked included.", "TIME")] = None,
-    fresh_limits: Annotated[
-        bool, option("What it has used before does not count.", None, "--fresh-limits")
-    ] = False,
+    fresh_limits: Annotated[bool, option("What it has used before does not count.", None, "--fresh-limits")] = False,
     accept_changes: Annotated[
         bool, option("Go on although its prompt, tools or models have changed.", None, "--accept-changes")
     ] = False,
@@ -203,6 +217,78 @@ def resume_command(
         run_id, given, as_json=as_json, quiet=quiet, fresh_limits=fresh_limits, accept_changes=accept_changes
     )
     raise typer.Exit(running.carry_out(order))
+
+
+@app.command("pending")
+def pending_command(
+    store: Store = None, as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False
+) -> None:
+    """List the tool calls of parked runs that wait for an answer, with their arguments."""
+    with open_for_reading(store) as stored, printing() as out:
+        found = pending(stored)
+        if as_json:
+            out.write(json.dumps([each.as_data() for each in found], indent=2) + "\n")
+        elif found:
+            answering.print_pending(make_console(out), found, SYSTEM_CLOCK.now())
+        else:
+            put(make_console(out), f"nothing waits for an answer in {stored.path}")
+
+
+Asked = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
+AskedCall = Annotated[
+    str | None, typer.Argument(metavar="CALL", help="The call's id, or the beginning of it; needed if several wait.")
+]
+By = Annotated[str | None, option("Who gives the answer [your user name].", "NAME")]
+Seen = Annotated[
+    str, option("Hash of the arguments you have seen, or its beginning; others are refused.", "HASH", "--hash")
+]
+
+
+@app.command("approve")
+def approve_command(
+    run_id: Asked,
+    call: AskedCall = None,
+    by: By = None,
+    why: Annotated[str, option("The reason, for the record.", "TEXT")] = "",
+    seen: Seen = "",
+    then_resume: Annotated[bool, option("Then go on with the run.", None, "--resume")] = False,
+    store: Store = None,
+) -> None:
+    """Allow a tool call for which a run is parked; 'pending' lists them.
+
+    Of a call of which nobody knows whether it had its effect: let it run again.
+    """
+    answer_with(run_id, call, store, then_resume=then_resume, allowed=True, by=by, why=why, digest=seen)
+
+
+@app.command("deny")
+def deny_command(
+    run_id: Asked,
+    call: AskedCall = None,
+    why: Annotated[str, option("The reason; the agent is told.", "TEXT")] = "",
+    by: By = None,
+    seen: Seen = "",
+    then_resume: Annotated[bool, option("Then go on with the run.", None, "--resume")] = False,
+    store: Store = None,
+) -> None:
+    """Deny a tool call for which a run is parked; the agent is told why, and goes on without it.
+
+    Of a call of which nobody knows whether it had its effect: tell the agent so, and do not run it again.
+    """
+    answer_with(run_id, call, store, then_resume=then_resume, allowed=False, by=by, why=why, digest=seen)
+
+
+def answer_with(run_id: str, call: str | None, store: str | None, *, then_resume: bool, **said: Any) -> None:
+    """Put an answer on record, say so, and go on with the run if that is wanted."""
+    with open_for_reading(store) as read:  # a store that is not there is not made
+        path = read.path
+    with RunStore(path) as stored:
+        found = answer(stored, run_id, call, **said)
+    with printing() as out:
+        put(make_console(out), answering.said_of(found, said["allowed"]))
+    if then_resume:
+        order = running.resume_order(found.run.parent_id or found.run.run_id, {"store": store})
+        raise typer.Exit(running.carry_out(order))
 
 
 @app.command("replay")
@@ -293,6 +379,47 @@ def observe_command(
                     observing.print_heard(make_console(out), run, said)
 
 
+@store_app.command("check")
+def check_command(store: Store = None) -> None:
+    """Read every line of every run, and say what is damaged; exit code 2 if something is."""
+    with open_for_reading(store) as stored:
+        storing.check(stored)
+
+
+@store_app.command("compact")
+def compact_command(store: Store = None) -> None:
+    """Remove what crashes left behind: unfinished last lines, and files of runs that never began."""
+    with open_for_reading(store) as stored:
+        storing.tidy(stored)
+
+
+@store_app.command("prune")
+def prune_command(
+    older: Annotated[str, option("How long ago a run must have ended, e.g. 30d.", "TIME")],
+    dry_run: Annotated[bool, option("Delete nothing; say what would be deleted.", None, "--dry-run")] = False,
+    store: Store = None,
+) -> None:
+    """Delete runs that ended long ago, with those below them; never one that is running, interrupted or parked."""
+    with open_for_reading(store) as stored:
+        storing.delete_older(stored, older, dry_run=dry_run)
+
+
+@store_app.command("reindex")
+def reindex_command(store: Store = None) -> None:
+    """Make the index of the store anew from its files; no run needs that."""
+    with open_for_reading(store) as stored:
+        storing.reindex(stored)
+
+
+@store_app.command("import")
+def import_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The SQLite file of a store of version 0.1.")],
+    store: Annotated[str | None, option("Folder of the runs; the one beside the file by default.", "FOLDER")] = None,
+) -> None:
+    """Bring in the runs of a store of version 0.1, under their ids; the file stays as it is."""
+    storing.bring_in(file, store)
+
+
 @app.command("account", cls=AccountCommand)
 def account_command(
     name: Annotated[str | None, typer.Argument(metavar="NAME|settle", help="Of this account only; or settle.")] = None,
@@ -349,12 +476,18 @@ def open_for_reading(named: str | None) -> RunStore:
 
     Raises:
         ConfigurationError: If they say that there is none.
-        StoreError: If there is no such file, or it is not a store.
+        StoreError: If there is no such folder, or it is not a store.
     """
     settings = settings_here({"store": named})
-    path = store_path(text_from(settings, "store") or "default")
+    wanted = text_from(settings, "store") or DEFAULT
+    path = store_path(wanted)
     if path is None:
-        raise ConfigurationError(f"{settings['store'].source} says that there is no store; name a file with --store")
+        raise ConfigurationError(f"{settings['store'].source} says that there is no store; name one with --store")
+    advice = storing.older_runs(wanted, path)
+    if advice and not path.exists():
+        raise StoreError(f"there is no store {path} yet; {advice}")
+    if advice:
+        say(error_console(), (advice, "yellow"))
     return RunStore(path, read_only=True)
 
 

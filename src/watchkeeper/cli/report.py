@@ -50,7 +50,7 @@ UNSEEN: Final = REPEATED | {
 }
 """Events without a line: the head and the end of a report, or the lines around it, have their content."""
 
-SEVERITIES: Final = ("info", "caution", "warning")
+SEVERITIES: Final = ("suspicion", "info", "caution", "warning")
 ARGUMENTS_CUT: Final = 60
 
 VERDICT_MARKS: Final[Mapping[str, tuple[str, str]]] = {"verified": ("✓", "green"), "rejected": ("✗", "yellow")}
@@ -129,10 +129,10 @@ def _observers_ran(body: Body) -> Line:
     runs: list[Body] = body["runs"]
     severities = [str(ran["advice"]["severity"]) for ran in runs if ran.get("advice")]
     broken = any(ran["outcome"] in ("failed", "overran") for ran in runs)
-    gravest = max(severities, key=SEVERITIES.index, default="info")
+    gravest = max((*severities, "info"), key=SEVERITIES.index)
     style = "red" if broken else {"info": "dim", "caution": "yellow", "warning": "red"}[gravest]
     told = [str(source) for source in body["told"]]
-    spoke = [str(ran["source"]) for ran in runs if ran.get("advice")]
+    spoke = [str(ran["source"]) for ran in runs if ran.get("advice") and ran["advice"]["severity"] != "suspicion"]
     said = "; ".join(_ran(ran) for ran in runs) or "nothing new"
     if told:
         said += " → told the agent" if told == spoke else f" → told the agent what {' and '.join(told)} said"
@@ -230,6 +230,18 @@ def _run_resumed(body: Body) -> Line:
     return Line("↻", "yellow", "resumed", said)
 
 
+def _call_parked(body: Body) -> Line:
+    given = one_line(str(body["arguments"]), ARGUMENTS_CUT)
+    said = f"{body['name']} ({body['call_id']}) {given}: {body['asked_by']} asks: {body['question']}"
+    return Line("‖", "yellow", "parked", one_line(said, 2 * CUT))
+
+
+def _call_answered(body: Body) -> Line:
+    word, style = ("approved", "green") if body["allowed"] else ("denied", "red")
+    why = f": {body['why']}" if body["why"] else ""
+    return Line("←", style, word, one_line(f"{body['call_id']} by {body['by']}{why}", 2 * CUT))
+
+
 FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "prompt_rendered": _prompt_rendered,
     "model_replied": _model_replied,
@@ -241,6 +253,8 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "observers_ran": _observers_ran,
     "advice_acknowledged": _advice_acknowledged,
     "run_resumed": _run_resumed,
+    "call_parked": _call_parked,
+    "call_answered": _call_answered,
     "store_failed": lambda body: Line(
         "!", "red", "store failed", one_line(f"{body['then']}: {body['error']}", 2 * CUT)
     ),

@@ -38,6 +38,7 @@ from watchkeeper.app.settings import (
     check_values,
     context_full_from,
     limits_from,
+    on_ask_from,
     prices_from,
     settings_here,
     store_failure_from,
@@ -69,6 +70,7 @@ DONE: Final = 0
 STOPPED: Final = 1
 BAD_INPUT: Final = 2
 SOME_DONE: Final = 3
+PARKED: Final = 4
 SIGNALLED: Final = 128
 """Added to the number of the signal that ended a run, as shells do: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
 
@@ -202,6 +204,9 @@ def checked(order: Order) -> Checked:
     store_failure = store_failure_from(settings)
     if store_failure is not None:
         options["on_store_failure"] = store_failure
+    on_ask = on_ask_from(settings)
+    if on_ask is not None:
+        options["on_ask"] = on_ask
     if order.files is not None:
         options["filesystem"] = HostFilesystem(order.files)
     values = parse_params(order.params)
@@ -556,7 +561,7 @@ def notify(program: Sequence[str], data: dict[str, Any], *, quiet: bool) -> str 
 
 
 def exit_code(result: AnyResult | StoredRun, requests: EndRequests) -> int:
-    """Return 0 for work that was done, 3 if some items are and some are not, 1 for every other end.
+    """Return 0 for work that was done, 3 if some items are and some are not, 4 if it is parked, 1 for every other end.
 
     A run that a signal ended has 128 and the signal's number.
     """
@@ -564,6 +569,8 @@ def exit_code(result: AnyResult | StoredRun, requests: EndRequests) -> int:
         return signalled(requests)
     if result.stop is not None and result.stop.reason in ("interrupted", "aborted"):
         return signalled(requests)
+    if result.stop is not None and result.stop.reason == "parked":
+        return PARKED
     if isinstance(result, ManyResult) and result.done and result.not_done:
         return SOME_DONE
     return DONE if result.ok else STOPPED

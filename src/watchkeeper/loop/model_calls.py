@@ -201,28 +201,24 @@ class ModelCalls:
         likely = model.worst(min(tokens, request.estimate.input_tokens), landing=request.phase == "landing")
         return EstimatedRequest(**msgspec.structs.asdict(request), likely=likely)
 
+    def _begun(self, turn: Turn, number: int, ticket: Ticket) -> CallBegun:
+        """Return the event that an admitted attempt begins, with the most that it can use."""
+        model, output, worst = self.line.in_use, ticket.max_output_tokens, turn.worst
+        nanos = None if model.price is None else worst.nanos(output)
+        tokens = TokenUsage(input_tokens=worst.input_tokens, output_tokens=output)
+        now = self._scope.clock.now()
+        return CallBegun("llm", model.label, turn.number, number, ticket.node_id, "", tokens, nanos, now)
+
     async def _attempt(self, turn: Turn, number: int) -> ModelReply:
         """Make one admitted attempt and record its reply."""
         clock, in_use = self._scope.clock, self.line.in_use
         model, price = in_use.model, in_use.price
-        began = clock.monotonic()
-        spent = NOTHING
-        task = asyncio.current_task()
+        began, spent, task = clock.monotonic(), NOTHING, asyncio.current_task()
         heard: list[str] = []
 
-        durable = self._scope.durable
-
-        def intent(ticket: Ticket) -> CallBegun:
-            output, worst = ticket.max_output_tokens, turn.worst
-            nanos = None if price is None else worst.nanos(output)
-            tokens = TokenUsage(input_tokens=worst.input_tokens, output_tokens=output)
-            return CallBegun(
-                "llm", in_use.label, turn.number, number, ticket.node_id, "", tokens, nanos, clock.now()
-            )
-
         async def work(ticket: Ticket) -> ModelReply:
-            if durable is not None:
-                await self._scope.begin_call(durable, intent(ticket), last=turn.phase == "landing")
+            if self._scope.durable is not None:
+                await self._scope.begin_call(self._begun(turn, number, ticket), last=turn.phase == "landing")
             try:
                 asked = in_use.asking(ticket, heard, landing=turn.phase == "landing")
                 return _checked(await model.turn(asked), model.provider)
@@ -233,8 +229,8 @@ class ModelCalls:
             nonlocal spent
             if reply is None:
                 spent = charge_failure(error, turn.worst, ticket.max_output_tokens, price)
-                return spent
-            spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
+            else:
+                spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
             return spent
 
         request = CallRequest(
@@ -309,7 +305,9 @@ class ModelCalls:
         if isinstance(error, ProviderError):
             return error
         if isinstance(error, NotOnRecordError):
-            return WorkStoppedError(Stop("store_failed", "store", f"The run's events cannot be stored: {error}."), error)
+            return WorkStoppedError(
+                Stop("store_failed", "store", f"The run's events cannot be stored: {error}."), error
+            )
         if isinstance(error, EgressRefusedError):
             self._record_failure(turn, number, error.stop.reason, str(error), None)
             return WorkStoppedError(error.stop, error)

@@ -25,6 +25,7 @@ from watchkeeper.prompt.observer import SourceConfig
 from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import CallBegun, ReducerFailed
+from watchkeeper.runtime.parking import Park
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
@@ -78,6 +79,7 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
         completion_rounds: How often "incomplete" may send the agent back to work.
         nested: What nested evaluations may do, or None for the defaults.
         child_models: Models that the template names for its children, by what it names them with.
+        park: How the run parks where a person is to be asked and nobody answers; None to deny the call.
     """
 
     prompt: RenderedPrompt[OutputT]
@@ -93,6 +95,7 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
     completion_rounds: int = COMPLETION_ROUNDS
     nested: NestedExecutionConfig | None = None
     child_models: Mapping[Any, PricedModel] = msgspec.field(default_factory=dict[Any, PricedModel])
+    park: Park | None = None
 
     @property
     def models(self) -> tuple[PricedModel, ...]:
@@ -211,19 +214,20 @@ class RunScope(msgspec.Struct, frozen=True, weakref=True):
     densities: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     durable: Durable | None = None
 
-    async def begin_call(self, durable: Durable, call: CallBegun, *, last: bool = False) -> None:
-        """Put on disk that a call is about to begin.
+    async def begin_call(self, call: CallBegun, *, last: bool = False) -> None:
+        """Put on disk that a call is about to begin, if there is a store.
 
         Args:
-            durable: Where its events are stored.
             call: The call.
             last: Whether it is the last turn, which is taken even if nothing can be put on record any more.
 
         Raises:
             NotOnRecordError: If it cannot be put on record: then it must not begin.
         """
+        if self.durable is None:
+            return
         try:
-            await durable.begin_call(self.run_context.run_id, call)
+            await self.durable.begin_call(self.run_context.run_id, call)
         except StoreError as error:
             if not last:
                 raise NotOnRecordError(str(error)) from error

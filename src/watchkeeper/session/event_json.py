@@ -9,6 +9,7 @@ of typed JSON at the top. An event of a user's is always typed.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -161,14 +162,13 @@ def _plain_fields(kind: type) -> Test | None:
     held: Callable[[Any], Any] = attrgetter(open_fields[0])
 
     def holds_nothing(value: Any) -> bool:
-        given: type = type(value)
-        return given is kind and held(value) is None
+        return value.__class__ is kind and held(value) is None
 
     return holds_nothing
 
 
 def _is_finite(value: Any) -> bool:
-    return type(value) is int or (type(value) is float and value - value == 0)
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _has_fields(kind: type) -> bool:

@@ -1,10 +1,11 @@
 """The record of one run on disk: an append-only file of JSON lines with checksums, written by one process at a time.
 
 A line is an event (``seq``, ``at``, ``tag``, ``body``), or says that a call begins (``begun``), or which process owns
-the file from there on (``owner``). A line with ``"more": true`` belongs together with the next one: a group is on record as a whole or not at all. What a
-crash leaves behind the last whole line is ignored by readers and cut off by the next owner. A `write` that succeeded
-survives the death of the process; only with ``durable`` does it survive that of the machine. Owning is a lock of the
-operating system on the open file (flock), which ends with the process, so a dead owner is told from a slow one.
+the file from there on (``owner``). A line with ``"more": true`` belongs together with the next one: a group is on
+record as a whole or not at all. What a crash leaves behind the last whole line is ignored by readers and cut off by the
+next owner. A `write` that succeeded survives the death of the process; only with ``durable`` does it survive that of
+the machine. Owning is a lock of the operating system on the open file (flock), which ends with the process, so a dead
+owner is told from a slow one. Where there is no such lock, the last owner is asked for by its mark.
 """
 
 from __future__ import annotations
@@ -12,23 +13,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 from zlib import crc32
 
 import msgspec
 
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
-from watchkeeper.store.liveness import ProcessMark
+from watchkeeper.store.liveness import ProcessMark, is_alive
 
 try:
     import fcntl
-except ImportError:  # Windows: there, two processes that resume one run are not kept apart
+except ImportError:  # Windows: there, the line of the last owner says which process it was, and `liveness` if it runs
     fcntl = None  # type: ignore[assignment]
 
 VERSION: Final = 1
 """Version of the lines; a file with a higher one is refused."""
+
+ENDINGS: Final = frozenset({"run_ended", "many_ended"})
+"""Tags of a run's last event."""
 
 SUFFIX: Final = ".jsonl"
 PRIVATE_FILE: Final = 0o600
@@ -38,6 +44,10 @@ TAIL: Final = len(CHECKED % 0)
 """How many bytes the checksum and what follows it take at the end of every line."""
 
 CHUNK: Final = 1 << 18
+
+LOCK_ATTEMPTS: Final = 5
+LOCK_PAUSE: Final = 0.005
+"""How often a lock is asked for, and seconds between two attempts: readers have it for microseconds."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -123,10 +133,7 @@ def _sealed(head: bytes) -> bytes:
 
 def is_whole(line: bytes) -> bool:
     """Return whether a line is complete, by its checksum."""
-    try:
-        return line[-1:] == b"\n" and int(line[-11:-3], 16) == crc32(line[:-TAIL])
-    except ValueError:
-        return False
+    return line[-TAIL:] == CHECKED % crc32(line[:-TAIL])
 
 
 def read_lines(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, Line]]:
@@ -189,15 +196,23 @@ class RunFile:
     """
 
     def __init__(
-        self, path: Path, mark: ProcessMark, at: str, *, take_over: bool = False, durable: bool = False
+        self,
+        path: Path,
+        mark: ProcessMark,
+        at: str,
+        *,
+        take_over: bool = False,
+        visits: bool = False,
+        durable: bool = False,
     ) -> None:
-        """Take a file, and make it if it is missing.
+        """Take a file, and make it if a run begins with it.
 
         Args:
-            path: The file; its folder must exist.
+            path: The file; its folder must exist, and it too if it is taken over.
             mark: The identity of this process.
             at: The time, in ISO format.
             take_over: Whether to take it from a process that has ended.
+            visits: Whether to hold it without becoming its owner.
             durable: Whether a write returns only when the disk has it.
 
         Raises:
@@ -207,13 +222,13 @@ class RunFile:
         """
         self.path = path
         self._durable = durable
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), PRIVATE_FILE)
+        how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over else os.O_CREAT)
+        self._file = os.open(path, how, PRIVATE_FILE)
         try:
-            if fcntl is not None:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
             self._size, self.last_seq, owner = self._end_of_record()
             self.epoch = 0 if owner is None else owner.epoch
-            if owner is None or owner.mark != mark:
+            if not visits and (owner is None or owner.mark != mark):
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1
@@ -243,8 +258,11 @@ class RunFile:
         Raises:
             OSError: If they cannot be written, or the file was deleted; nothing is on record then.
         """
-        if not os.fstat(self._file).st_nlink:
+        at = os.fstat(self._file)
+        if not at.st_nlink:
             raise OSError("the file was deleted while it was open; what follows would be lost")
+        if at.st_size > self._size:  # part of a failed write, which could not be cut off then
+            os.ftruncate(self._file, self._size)
         try:
             written = os.write(self._file, data)
             while written < len(data):
@@ -253,7 +271,7 @@ class RunFile:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 written += more
         except OSError:
-            with contextlib.suppress(OSError):  # the next owner cuts off what this cannot
+            with contextlib.suppress(OSError):  # the next write, or the next owner, cuts off what this cannot
                 os.ftruncate(self._file, self._size)
             raise
         self._size += len(data)
@@ -267,10 +285,63 @@ class RunFile:
             os.close(file)
 
 
-def is_owned(path: Path) -> bool:
-    """Return whether a living process owns a file; False where the operating system cannot say."""
+def _lock(file: int) -> None:
+    """Take the lock of a file; one that a reader has for a moment, to see whether the file is owned, is waited for.
+
+    Raises:
+        BlockingIOError: If another process keeps it.
+    """
     if fcntl is None:
-        return False
+        return
+    for _ in range(LOCK_ATTEMPTS - 1):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        SYSTEM_CLOCK.wait(threading.Event(), LOCK_PAUSE)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Generator[bool]:
+    """Yield whether no living process owns a file; none can take it meanwhile.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+    if fcntl is None:
+        yield not is_owned(path)
+        return
+    file = os.open(path, os.O_RDWR)
+    try:
+        free = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        yield free
+    finally:
+        os.close(file)
+
+
+def _last_owner(path: Path) -> ProcessMark | None:
+    """Return the process that took a file last, if it has not put the end of the run on record since."""
+    try:
+        with open(path, "rb") as file:
+            for line in last_lines(file):
+                if line.owner is not None:
+                    return line.owner.mark
+                if line.tag in ENDINGS and not line.past:
+                    return None
+    except OSError:
+        pass
+    return None
+
+
+def is_owned(path: Path) -> bool:
+    """Return whether a living process owns a file; False if that cannot be known."""
+    if fcntl is None:
+        mark = _last_owner(path)
+        return mark is not None and is_alive(mark)
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:

@@ -22,10 +22,11 @@ import msgspec
 
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.runtime.events import ManyStarted, RunResumed, RunStarted
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS
-from watchkeeper.store.run_file import PRIVATE_FILE, SUFFIX, is_owned, last_lines, read_lines
+from watchkeeper.store.run_file import ENDINGS, PRIVATE_FILE, SUFFIX, is_owned, last_lines, read_lines
+from watchkeeper.store.sqlite import is_locked, with_side_files
 
 if TYPE_CHECKING:
     import sqlite3
@@ -53,7 +54,8 @@ UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
 """Tags of a run's first event; its number is not 1 where the run continues a session."""
 
-ENDINGS: Final = frozenset({tag_of(RunEnded), tag_of(ManyEnded)})
+GOES_ON: Final = tag_of(RunResumed)
+"""Tag of the event after which a run that has ended goes on."""
 
 NOT_BEGUN: Final = "the event of its beginning is missing"
 """Why a run cannot be read whose process died before it had begun; such a run is not listed."""
@@ -88,6 +90,7 @@ class StoredRun:
         completion: The completion checker's last word, once it ended; None for a run over many items.
         turns: Model turns, once it ended; None for a run over many items.
         usage: Everything it used, its children included, as JSON-able data, once it ended.
+        denied: Tool calls that a hook or a person has denied, once it ended.
         damage: Why its file cannot be read; None for an intact one. Of a damaged run only the id is certain.
         running: Whether a living process works on it.
     """
@@ -110,6 +113,7 @@ class StoredRun:
     completion: str | None
     turns: int | None
     usage: dict[str, Any] | None
+    denied: int = 0
     damage: str | None = None
     running: bool = False
 
@@ -135,7 +139,8 @@ class StoredRun:
         if self.ended_at is None:
             return "It is still running." if self.running else "Interrupted: its process ended before the run did."
         calls = self.usage.get("model_calls") if self.is_block and self.usage is not None else None
-        took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds, calls)
+        used = (self.tool_calls or 0, self.tokens or 0, self.cost_nanos)
+        took = spent(self.turns, *used, self.seconds, calls, denied=self.denied)
         stop = None if self.stop is None else str(self.stop["message"])
         done = "" if self.items is None else items_done(self.items_done, self.items)
         return end_in_words(took, stop, self.completion, note, done=done)
@@ -158,7 +163,6 @@ class StoredRun:
             cost_usd=self.cost_nanos if ended else None,
             duration_seconds=self.seconds,
         )
-
 
 
 def stored_run(path: Path) -> StoredRun:
@@ -190,7 +194,7 @@ def _ending(file: BinaryIO) -> dict[str, Any] | None:
     for line in islice(last_lines(file), TAIL_LINES):
         if line.tag in ENDINGS and not line.past:
             return as_fields(untyped(json.loads(bytes(line.body))))
-        if line.owner is not None:
+        if line.owner is not None or line.tag == GOES_ON:
             return None
     return None
 
@@ -217,6 +221,7 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
             "completion": None if verdict is None else as_text(verdict),
             "turns": None if turns is None else whole(turns),
             "usage": usage,
+            "denied": whole(end.get("denied", 0)),
         }
     parent, item = began.get("parent_run_id"), began.get("item")
     return StoredRun(
@@ -232,10 +237,9 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
     )
 
 
-NOT_ENDED: Final = {
-    **{"ended_at": None, "stop": None, "items_done": None, "tokens": None, "cost_nanos": None},
-    **{"steps": None, "duration_ms": None, "completion": None, "turns": None, "usage": None},
-}
+NOT_ENDED: Final[Mapping[str, None]] = dict.fromkeys(
+    ("ended_at", "stop", "items_done", "tokens", "cost_nanos", "steps", "duration_ms", "completion", "turns", "usage")
+)
 
 
 def whole(value: object) -> int:
@@ -292,7 +296,7 @@ def untyped(data: Any) -> Any:
 # --- the index ------------------------------------------------------------------------------------------------------
 
 NAME: Final = "index.sqlite3"
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the tables; an index of another version is made anew."""
 
 BUSY_SECONDS: Final = 0.5
@@ -311,6 +315,7 @@ TABLES: Final = (
 )
 
 _KNOWN: Final = "SELECT name, size, changed FROM runs"
+_ALL: Final = "SELECT name, row FROM runs ORDER BY started_at, changed LIMIT ?"
 _NEWEST: Final = "SELECT name, row FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC, changed DESC LIMIT ?"
 _CHILDREN: Final = "SELECT name, row FROM runs WHERE parent_id = ? ORDER BY started_at, changed"
 _BY_PREFIX: Final = "SELECT name, row FROM runs WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
@@ -328,6 +333,11 @@ class RunIndex:
         """Return the newest runs without a parent, newest first."""
         return self._select(_NEWEST, limit)
 
+    def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
+        """Return all runs but those over many that a stop of this reason has ended, in the order they began."""
+        found = (self._read(name, row) for name, row in self._rows(_ALL, -1) if f'"{reason}"' in row)
+        return tuple(run for run in found if run.items is None and run.stop and run.stop["reason"] == reason)
+
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
         """Return the runs directly below a run, in the order in which they began."""
         return self._select(_CHILDREN, run_id)
@@ -340,6 +350,35 @@ class RunIndex:
         """Return the file of a run, or None if there is none."""
         found = self._rows("SELECT name, row FROM runs WHERE run_id = ?", run_id)
         return self._store / RUNS / found[0][0] if found else None
+
+    def everything(self) -> tuple[tuple[str, StoredRun], ...]:
+        """Return every run with the name of its file."""
+        return tuple((name, self._read(name, row)) for name, row in self._rows(_ALL, -1))
+
+    def renew(self) -> int:
+        """Make the index anew from the files, and return how many there are.
+
+        Raises:
+            OSError: If it cannot be written, or other processes bring it up to date just now.
+        """
+        import sqlite3
+
+        self.close()
+        path = self._store / NAME
+        try:
+            try:
+                self._connection = _opened(path, anew=True)
+            except sqlite3.DatabaseError as error:
+                if is_locked(error):
+                    raise
+                for name in with_side_files(path):  # it is damaged
+                    Path(name).unlink(missing_ok=True)
+                self._connection = _opened(path, anew=True)
+            self._refresh(self._connection)
+            (count,) = self._connection.execute("SELECT count(*) FROM runs").fetchone()
+        except sqlite3.Error as error:
+            raise OSError(f"{path}: {error}") from error
+        return int(count)
 
     def close(self) -> None:
         """Close the file; it is opened again when it is needed."""
@@ -402,8 +441,8 @@ def _row(path: Path, size: int, changed: int) -> tuple[Any, ...]:
     return (path.name, run.run_id, parent, began, size, changed, msgspec.json.encode(run).decode())
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """Open an index; one of another version is emptied."""
+def _opened(path: Path, *, anew: bool = False) -> sqlite3.Connection:
+    """Open an index; one of another version is emptied, and any if it is made anew."""
     import sqlite3
 
     with suppress(OSError):
@@ -412,15 +451,15 @@ def _opened(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=OFF")  # what is lost with the machine is made anew
-        return _with_tables(connection)
+        return _with_tables(connection, anew=anew)
     except BaseException:
         connection.close()
         raise
 
 
-def _with_tables(connection: sqlite3.Connection) -> sqlite3.Connection:
+def _with_tables(connection: sqlite3.Connection, *, anew: bool = False) -> sqlite3.Connection:
     connection.execute("BEGIN IMMEDIATE")
-    if connection.execute("PRAGMA user_version").fetchone() != (VERSION,):
+    if anew or connection.execute("PRAGMA user_version").fetchone() != (VERSION,):
         connection.execute("DROP TABLE IF EXISTS runs")
         for statement in TABLES:
             connection.execute(statement)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, BinaryIO, Final, NamedTuple, Self, cast
 from uuid import UUID
 
 import msgspec
@@ -32,7 +32,16 @@ from watchkeeper.session.event_json import read_event, write_event
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.liveness import own_mark
-from watchkeeper.store.run_file import SUFFIX, DamagedLineError, Line, RunFile, begun_line, event_line, read_lines
+from watchkeeper.store.run_file import (
+    SUFFIX,
+    DamagedLineError,
+    Line,
+    RunFile,
+    begun_line,
+    event_line,
+    is_owned,
+    read_lines,
+)
 from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment
 from watchkeeper.store.sqlite import DEFAULT, chosen_file, make_folders, register
 
@@ -45,7 +54,8 @@ MARKER: Final = "watchkeeper-store"
 VERSION: Final = "1"
 FOLDER_SUFFIX: Final = ".store"
 OLD_MAGIC: Final = b"SQLite format 3\x00"
-"""How a store of version 0.1 begins, which was one file."""
+OLD_PROGRAMS: Final = frozenset((b"WKPR", bytes(4)))
+"""How a store of version 0.1 begins, which was one file, and what it has at byte 68: zeros until SQLite gets to it."""
 
 UNWRITABLE: Final = "$unwritable"
 
@@ -258,18 +268,47 @@ class RunStore:
             StoreError: If there is no such run, or a living process works on it.
         """
         with self._used(f"the run {run_id} cannot be taken over in"):
-            path = self._index.path_of(run_id)
-            if path is None:
-                raise OSError("it is not there")
-            try:
-                file = RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True)
-            except BlockingIOError as error:
-                raise StoreError(f"the run {run_id} is running: a living process works on it") from error
-            except DamagedLineError as error:
-                raise OSError(str(error)) from error
-            self._names[UUID(run_id)] = path.name.removesuffix(SUFFIX)
+            file = self._taken(run_id)
+            self._names[UUID(run_id)] = file.path.name.removesuffix(SUFFIX)
             self._files[UUID(run_id)] = file
             return file.last_seq
+
+    def _taken(self, run_id: str, *, visits: bool = False) -> RunFile:
+        path = self._index.path_of(run_id)
+        if path is None:
+            raise OSError("it is not there")
+        try:
+            if is_owned(path):
+                raise BlockingIOError
+            return RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True, visits=visits)
+        except BlockingIOError as error:
+            raise StoreError(f"the run {run_id} is running: a living process works on it") from error
+        except DamagedLineError as error:
+            raise OSError(str(error)) from error
+
+    @contextmanager
+    def visited(self, run_id: str) -> Generator[Callable[[Any], None]]:
+        """Keep every process from a run on which none works; yields a function that adds an event to its record.
+
+        Raises:
+            StoreError: If there is no such run, a living process works on it, or it cannot be written.
+        """
+        failed = f"the run {run_id} cannot be written in"
+        with self._used(failed):
+            if self._read_only:
+                raise OSError("it was opened for reading only")
+            file = self._taken(run_id, visits=True)
+
+        def add(event: Any) -> None:
+            envelope = Envelope(file.last_seq + 1, SYSTEM_CLOCK.now(), event)
+            with self._used(failed):
+                file.write(_line(Item(UUID(run_id), envelope), envelope))
+            file.last_seq += 1
+
+        try:
+            yield add
+        finally:
+            file.close()
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
@@ -293,6 +332,11 @@ class RunStore:
         """Return the runs below a run, in the order they began: the items of a run over many, subagents, judges."""
         with self._used("runs cannot be read from"):
             return self._index.children(run_id)
+
+    def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
+        """Return all runs but those over many that a stop of this reason has ended, in the order they began."""
+        with self._used("runs cannot be read from"):
+            return self._index.stopped_by(reason)
 
     def find(self, prefix: str) -> StoredRun:
         """Return the one run whose id begins with ``prefix``.
@@ -321,9 +365,7 @@ class RunStore:
             if run.damage is not None:
                 raise self._damaged(f"the run {run.run_id} cannot be read ({run.damage})")
 
-    def events(
-        self, run_id: str, after: int = 0, *, past: bool = False, calls: bool = False
-    ) -> Iterator[StoredEvent]:
+    def events(self, run_id: str, after: int = 0, *, past: bool = False, calls: bool = False) -> Iterator[StoredEvent]:
         """Yield a run's events in order, those with a sequence number above ``after``.
 
         Call it again with the last sequence number to get the events written since.
@@ -344,19 +386,9 @@ class RunStore:
             return
         try:
             with open(path, "rb") as file:
-                before = 0
-                for _, line in read_lines(file):
-                    if line.owner is not None:
-                        continue
-                    if line.begun:
-                        if calls and before > after:
-                            yield _begun(before, line)
-                        continue
-                    if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
-                        raise DamagedLineError(f"events before event {line.seq} are missing")
-                    before = line.seq
+                for line in event_lines(file, calls=calls):
                     if line.seq > after and (past or not line.past):
-                        yield _event(line)
+                        yield event_of(line)
         except (OSError, *UNREADABLE) as error:
             raise self._damaged(f"the run {run_id} cannot be read any further: {error}") from error
 
@@ -364,16 +396,40 @@ class RunStore:
         return StoreError(f"{self.path}: {what}; other runs can be read")
 
 
-def _begun(after: int, line: Line) -> StoredEvent:
-    try:
-        call = as_fields(json.loads(bytes(line.begun)))
-        return StoredEvent(after, moment(call["created_at"]), tag_of(CallBegun), call)
-    except UNREADABLE as error:
-        raise DamagedLineError(f"the call after event {after} cannot be read ({error})") from error
+def event_lines(file: BinaryIO, *, calls: bool = False) -> Iterator[Line]:
+    """Yield the lines of a file that hold events.
+
+    Args:
+        file: The file.
+        calls: Whether to yield also the beginnings of calls, each with the number of the event before it.
+
+    Raises:
+        DamagedLineError: If one is damaged, or others are missing before it.
+    """
+    before = 0
+    for _, line in read_lines(file):
+        if line.begun:
+            if calls:
+                yield msgspec.structs.replace(line, seq=before)
+            continue
+        if line.owner is not None:
+            continue
+        if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
+            raise DamagedLineError(f"events before event {line.seq} are missing")
+        before = line.seq
+        yield line
 
 
-def _event(line: Line) -> StoredEvent:
+def event_of(line: Line) -> StoredEvent:
+    """Return the event of a line, or the call that begins.
+
+    Raises:
+        DamagedLineError: If it cannot be read.
+    """
     try:
+        if line.begun:
+            call = as_fields(json.loads(bytes(line.begun)))
+            return StoredEvent(line.seq, moment(call["created_at"]), tag_of(CallBegun), call)
         changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
         at = moment(line.at)
         return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None, line.more)
@@ -411,9 +467,10 @@ def is_old_store(path: Path) -> bool:
     """Return whether a path is the file of a store of version 0.1, which held all runs."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(OLD_MAGIC)) == OLD_MAGIC
+            head = file.read(72)
     except OSError:
         return False
+    return head.startswith(OLD_MAGIC) and head[68:] in OLD_PROGRAMS
 
 
 def _check_there(path: Path) -> None:
