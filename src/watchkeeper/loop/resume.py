@@ -82,6 +82,7 @@ class Recorded:
         opening: The conversation as it was before the first model call; the loop continues it.
         after: Number of the last event that counts.
         opened: What the run was made of.
+        earlier_turns: How many replies are from before the run was forked; they do not count.
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
         denied: How many tool calls a hook or a person has denied.
         waiting: The questions that nobody has answered yet.
@@ -121,6 +122,8 @@ class Recorded:
                 why = "version 0.1 recorded it, without what that needs"
             raise ConfigurationError(f"the run {run_id} cannot be resumed: {why}; start a new run")
         self.opened: RunOpened = opened
+        own = 0 if self.started.forked_from is None else self.started.forked_at
+        self.earlier_turns = self.turns_until(own)
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         others = (CallBegun, CallParked, ModelFailed, ModelSwitched)
         steps = [each for each in self.log if isinstance(each.event, (*STEPS, *others)) and not _parks(each.event)]
@@ -134,6 +137,10 @@ class Recorded:
         self._place = 0
         self.switched_to: str | None = None
         self.unfinished: Mapping[str, Unfinished] = {}
+
+    def turns_until(self, seq: int) -> int:
+        """Return how many replies are on record up to an event."""
+        return sum(isinstance(each.event, ModelReplied) and each.seq <= seq for each in self.log)
 
     def has_notice(self, text: str) -> bool:
         """Whether the next notice to the agent is on record already."""
