@@ -18,8 +18,8 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, StoreError, ToolDefinitionError
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
-from watchkeeper.runtime.events import ModelReplied, RunResumed
 from watchkeeper.runtime import file_record
+from watchkeeper.runtime.events import ModelReplied, RunResumed
 from watchkeeper.runtime.parking import CallAnswered, CallParked, Park
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.shield.decision import Decision, ToolCallContext

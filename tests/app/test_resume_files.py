@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -441,3 +445,38 @@ def test_tools_that_change_no_files_leave_no_line(tmp_path: Path) -> None:
     Agent(model, "Look.", str, tools=[look], filesystem=memory(tmp_path)).run("go", store=tmp_path / "store")
     _, lines = lines_of(tmp_path / "store")
     assert sum(line.startswith(b'{"files":') for line in lines) == 1  # what the run began with
+
+
+VICTIM = """
+import os, sys
+from pathlib import Path
+from tests.app.test_resume_files import agent
+from watchkeeper.tools.filesystems import HostFilesystem
+
+class Deadly(HostFilesystem):
+    def _put(self, entry):
+        if entry.path == "old.txt" and entry.data == b"old 1":
+            os.kill(os.getpid(), 9)
+        super()._put(entry)
+
+Deadly.__name__ = "HostFilesystem"
+agent(filesystem=Deadly(sys.argv[1])).run("go", store=sys.argv[2])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
+def test_a_process_that_is_killed_between_two_files_of_a_commit_is_taken_over(tmp_path: Path) -> None:
+    files, store = host(tmp_path / "files"), tmp_path / "store"
+    arguments = [sys.executable, "-c", VICTIM, str(tmp_path / "files"), str(store)]
+    died = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert (files.exists("new/1.bin"), files.read_text("old.txt")) == (True, "old 0")
+    ran = list[int]()
+    with RunStore(store, read_only=True) as reader:
+        (run,) = reader.runs()
+    result = agent(ran, filesystem=files).resume(run.run_id, store=store)
+    assert ran == [2]
+    check_calls(result, "killed")
+    assert files.read_text("old.txt") == "old 2"
+    assert files.read_text("log.txt") == "begun\nline 0 ü\nline 1 ü\nline 2 ü\n"
+    assert not [path for path in files.glob("**") if path.endswith(".part")]

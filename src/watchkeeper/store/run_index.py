@@ -100,8 +100,7 @@ class StoredRun:
         denied: Tool calls that a hook or a person has denied, once it ended.
         damage: Why its file cannot be read; None for an intact one. Of a damaged run only the id is certain.
         running: Whether a living process works on it.
-        not_resumable: Why no other process can go on with it, as far as its files and parameters are concerned; known of
-            a run that has not ended.
+        not_resumable: Why its files or parameters let no other process go on with it; known of one that has not ended.
     """
 
     run_id: str
