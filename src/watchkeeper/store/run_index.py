@@ -185,8 +185,18 @@ def stored_run(path: Path) -> StoredRun:
             run = _folded(run_id, _beginning(file), _ending(file))
             return run if run.ended_at is not None else replace(run, not_resumable=_not_resumable(file))
     except (OSError, *UNREADABLE) as error:
-        nothing = (None,) * 10
-        return StoredRun(run_id, root or None, "", "", None, None, "", UNKNOWN, *nothing, damage=str(error))
+        return StoredRun(
+            run_id=run_id,
+            parent_id=root or None,
+            prompt="",
+            model="",
+            item=None,
+            items=None,
+            limits="",
+            started_at=UNKNOWN,
+            **cast("Any", NOT_ENDED),
+            damage=str(error),
+        )
 
 
 def _beginning(file: BinaryIO) -> dict[str, Any]:
