@@ -8,15 +8,14 @@ import pytest
 
 from tests.corpus.corpus import event_of
 from tests.corpus.trace import TracedCall
-from watchkeeper.observers.actions import asked, has_changed, program, things_in
-from watchkeeper.observers.failures import Reading, classed, reading
-from watchkeeper.prompt.trajectory import digest
+from watchkeeper.observers.questions import read_line, things_in
+from watchkeeper.observers.reading import Reading, read_call
+from watchkeeper.observers.refusals import classed
 
 
-def read(result: str, arguments: Any = None, *, success: bool = True) -> Reading:
+def read(result: str, arguments: Any = None, *, success: bool = True, tool: str = "t") -> Reading:
     """Return what a result says."""
-    event = event_of(TracedCall("t", arguments or {"q": "abc"}, result, success), 1)
-    return reading(digest(event, 1), event)
+    return read_call(event_of(TracedCall(tool, arguments or {"q": "abc"}, result, success), 1), 1)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_only_the_edges_of_a_long_result_are_read() -> None:
     ],
 )
 def test_a_command_line_runs_a_program(line: str, parts: list[str]) -> None:
-    assert program(line) == parts
+    assert list(read_line(line).program) == parts
 
 
 def test_things_have_several_spellings() -> None:
@@ -157,13 +156,13 @@ def test_things_have_several_spellings() -> None:
 
 
 def test_a_statement_is_known_by_its_verb_and_a_write_by_what_it_gives_or_gets() -> None:
-    event = event_of(TracedCall("db", {"command": "select a from t where order_date > 1"}, "3"), 1)
-    call = asked(digest(event, 1), event)
-    assert call.action == "db select"
-    assert "order_date" in call.things
-    assert not has_changed(digest(event, 1), event)
-    event = event_of(TracedCall("x", {"lemma": "a"}, "saved"), 1)
-    assert has_changed(digest(event, 1), event)
+    one, other = (
+        read("3", {"command": f"select a from t where order_date > {number}"}, tool="db") for number in (1, 2)
+    )
+    assert one.doing == other.doing != read("3", {"command": "delete from t"}, tool="db").doing
+    assert "order_date" in one.echo
+    assert not one.state
+    assert read("saved", {"lemma": "a"}).state
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from watchkeeper.observers.outcomes import PLAIN, Reading
-from watchkeeper.observers.vocabulary import CHANGED
+from watchkeeper.observers.questions import plain
+from watchkeeper.observers.reading import CHANGED, Reading
 
 REMEMBERED: Final = 20_000
 """The number of words and numbers that are remembered as shown, and of words that were asked for."""
@@ -411,9 +411,7 @@ class Progress:
             self.shapes[call.shape] = call.index
         self._take_in_rows(call)
         self.asked.update(dict.fromkeys(call.literals))
-        self.bases.update(
-            dict.fromkeys(PLAIN.sub("", each.rpartition("/")[2]) for each in call.literals if "/" in each)
-        )
+        self.bases.update(dict.fromkeys(plain(each.rpartition("/")[2]) for each in call.literals if "/" in each))
         self.asked.update(dict.fromkeys(call.words))
         for kept, most in (
             (self.shown, REMEMBERED),
