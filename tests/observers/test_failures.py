@@ -59,6 +59,20 @@ def read(result: str, arguments: Any = None, *, success: bool = True, tool: str 
         "Permission denied (publickey).",
         "429 Too Many Requests",
         "status: error\nreason: quota",
+        "Period 2026-03 is closed for postings.",
+        "Your sign-in has lapsed; sign in again to continue.",
+        "Instrument HPLC-2 did not answer within 30 s.",
+        "I don't understand the parameter 'qty'. Did you mean 'quantity'?",
+        "The endpoint /v1/orders was retired on 1 March. Use /v2/orders.",
+        "Only the owner may change this entry; nothing was saved.",
+        "Table is being rebuilt; writes are suspended.",
+        "You have used all 50 requests of this hour. Come back at 10:00.",
+        "There is no package called 'ggplot2'",
+        "Nothing was sent. Reason: signature missing.",
+        "Skipped: target is in maintenance mode.",
+        "Die Sitzung ist abgelaufen, bitte neu anmelden",
+        "ETIMEDOUT 10.0.0.3:5432",
+        '{"isError": true, "content": [{"type": "text", "text": "backend gone"}]}',
     ],
 )
 def test_a_refusal_is_a_failure_even_if_the_tool_calls_it_a_success(result: str) -> None:
@@ -93,6 +107,17 @@ def test_a_refusal_is_a_failure_even_if_the_tool_calls_it_a_success(result: str)
         "temperature 22.5, limit 40, status normal",
         "access log: 404 hits today: 12",
         "unknown",
+        "disk: 71 % full",
+        "mode: read-only",
+        "last error: none",
+        "license: 3 of 12 in use",
+        "invoice 401: paid\ninvoice 403: open\ninvoice 404: rejected by client",
+        "rejected invoice 12",
+        "The tenant may not sublet without consent (clause 4).",
+        "From: a@b.example\nSubject: budget\n\nWe cannot say more before June.",
+        '{"id": "C-12", "status": "rejected", "by": "m.koch"}',
+        "no, that sample is not in the freezer",
+        "The job has not started yet.",
     ],
 )
 def test_what_only_speaks_of_errors_is_none(result: str) -> None:
@@ -117,6 +142,26 @@ def test_a_no_to_a_question_is_no_failure(result: str, command: str) -> None:
 
 def test_a_check_that_could_not_check_failed() -> None:
     assert read("E   ModuleNotFoundError: No module named 'yaml'\n1 error in 0.1s", success=False).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "Validation failed: expected 13-digit number",
+        "Import failed: 1 error (column vat unknown)",
+        "credit check failed: account frozen",
+        "0 rows affected: table locked",
+        "no records could be saved",
+    ],
+)
+def test_a_failure_that_looks_like_a_verdict_is_one(result: str) -> None:
+    assert read(result, {"device": "probe-3"}, success=False).outcome == "failed"
+
+
+def test_a_state_that_keeps_a_change_from_being_made_is_a_refusal() -> None:
+    state = "target is in maintenance mode"
+    assert read(state, {"path": "a", "content": "x"}).outcome == "failed"
+    assert read("interlock inactive", {"path": "a", "content": "x"}).outcome != "succeeded"
 
 
 def test_the_command_and_the_exit_code_are_no_part_of_the_message() -> None:

@@ -30,6 +30,12 @@ REACH: Final = 100
 LOOKED_BACK: Final = 20
 """The number of calls since the last look that are examined, the newest ones."""
 
+USUAL: Final = 0.5
+"""Up to this likeness two words in common are enough."""
+
+KINDS: Final = 6
+"""So many failures of a cause that say something else are compared with an earlier one."""
+
 PATIENT: Final = 5
 """So many retries of one action that wait longer each time are no cascade."""
 
@@ -140,6 +146,7 @@ class ErrorCascadeDetector:
             if call.index > last:
                 done.note(call)
         group = [newest] if done.leaves(newest, newest) else []
+        kinds = group[:]  # those that say something else
         changed = False
         for call in reversed([call for call in calls if call.index < last]):
             if not group:
@@ -151,9 +158,13 @@ class ErrorCascadeDetector:
                 continue
             if changed and newest.failure.group in WEAK and newest.same_as(earlier):
                 continue  # a check, made again after a change
-            same = alike(newest, earlier, self.likeness) or (not changed and _of_one_target(newest, earlier))
-            if same and done.leaves(newest, earlier):
-                group.append(earlier)
+            for known in kinds:
+                same = alike(known, earlier, self.likeness) or (not changed and _of_one_target(known, earlier))
+                if same and done.leaves(known, earlier):
+                    group.append(earlier)
+                    if len(kinds) < KINDS and earlier.says not in [each.says for each in kinds]:
+                        kinds.append(earlier)
+                    break
         return group[::-1]
 
     def _assessment(self, group: Sequence[Failed], calls: Sequence[ToolInvoked]) -> Assessment:
@@ -182,6 +193,11 @@ class Failed(NamedTuple):
 
     call: Reading
     failure: Failure
+
+    @property
+    def says(self) -> tuple[int, str, frozenset[str]]:
+        """What was done and what the message says, without names and numbers."""
+        return self.call.doing, self.failure.group, self.failure.words
 
     def same_as(self, other: Failed) -> bool:
         """Return whether the same was asked for in the same words."""
@@ -261,24 +277,35 @@ def alike(one: Failed, other: Failed, likeness: float) -> bool:
     """
     (call, mine), (earlier, others) = one, other
     same_action = call.doing == earlier.doing
-    names_the_same = any(not SPECIFIC.isdisjoint(thing) for thing in mine.told & others.told)
+    named = [thing for thing in mine.told & others.told if not SPECIFIC.isdisjoint(thing)]
     weak = (mine.group in WEAK) + (others.group in WEAK)
-    if same_action and ((weak and names_the_same) or (weak == 2 and _of_one_thing(one, other))):
+    if same_action and ((weak and named) or (weak == 2 and _of_one_thing(one, other))):
+        return True
+    if any(thing not in call.addresses and thing not in earlier.addresses for thing in named):
         return True
     if mine.codes & others.codes:
         return mine.group not in OF_ONE_THING or _of_one_thing(one, other)
-    if mine.group and others.group and mine.group != others.group:
-        return same_action and {mine.group, others.group} in NEAR
     if mine.group == others.group != "":
         if mine.group in OF_ONE_THING:
             return _of_one_thing(one, other)
-        return mine.group != "interface" or same_action
-    if names_the_same:
+        return mine.group != "interface" or same_action or _shares(mine, others, likeness)
+    if mine.group and others.group:
+        return (same_action and {mine.group, others.group} in NEAR) or _shares(
+            mine, others, likeness, 1 if weak == 2 else 2
+        )
+    if named or _shares(mine, others, likeness):
         return True
     says_the_same = _share(mine.words, others.words) >= likeness
-    if same_action:
-        return says_the_same
-    return says_the_same and len(mine.words & others.words) > 2
+    return says_the_same and (same_action or len(mine.words & others.words) > 2)
+
+
+def _shares(one: Failure, other: Failure, likeness: float, least: int = 1) -> bool:
+    """Return whether two messages have words in common that say something of the cause."""
+    common = len(one.says & other.says)
+    shorter, longer = sorted((len(one.says), len(other.says)))
+    if likeness > USUAL:
+        return common >= max(least, likeness * longer)
+    return common >= least and (common >= 2 or common >= likeness * shorter)
 
 
 def _of_one_target(one: Failed, other: Failed) -> bool:
@@ -289,7 +316,12 @@ def _of_one_thing(one: Failed, other: Failed) -> bool:
     mine, others = one.failure.told or one.call.addresses, other.failure.told or other.call.addresses
     if not mine and not others:
         return one.call.doing == other.call.doing
+    mine, others = _without_hosts(mine), _without_hosts(others)
     return 2 * len(mine & others) >= min(len(mine), len(others)) > 0
+
+
+def _without_hosts(things: frozenset[str]) -> frozenset[str]:
+    return frozenset([thing for thing in things if not any(other.startswith(f"{thing}/") for other in things)])
 
 
 def _share(one: frozenset[str], other: frozenset[str]) -> float:

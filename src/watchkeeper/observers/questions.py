@@ -72,10 +72,11 @@ class Question(msgspec.Struct, gc=False):
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 SHOWN_KEYS: Final = re.compile(
-    r"^(?:.*_)?(?:limit|max|maximum|min|count|offset|page|pages|per|size|start|end|first|last|from|to|line|lines|range"
-    r"|skip|top|take|head|tail|depth|width|context|before|after|timeout|wait|seconds|workers|jobs|parallel|retries"
-    r"|chars|characters|bytes|length|results|hits|rows|n|k|window|minutes|hours|tries|attempt|cols|columns|indent"
-    r"|verbosity|level|since|until|chunk|begin|stop|delay|interval|ms|s|t|sec|secs|duration|time)$"
+    r"^(?:.*_)?(?:limit|max|maximum|min|count|offset|page|pages|per|(?:page|batch|chunk)_?size|start|end|first|last"
+    r"|from|to|line|lines|range|skip|top|take|head|tail|depth|context|before|after|timeout|wait|seconds|workers|jobs"
+    r"|parallel"
+    r"|retries|chars|characters|bytes|length|results|hits|rows|n|k|window|tries|attempt|cols|columns|indent|verbosity"
+    r"|since|until|chunk|begin|stop|delay|interval|sec|secs|s|ms|minutes|hours|duration)$"
 )
 """Arguments that, as numbers or ranges, say how much of the answer to show."""
 
@@ -117,7 +118,7 @@ SQL: Final = re.compile(
     r"\s*(?:(select|with|copy)|(insert|update|delete|create|alter|drop|merge|truncate|grant|revoke))\s", re.I
 )
 METHODS: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
-RANGE: Final = re.compile(r" ?\[? ?-?\d+ ?(?:[-:,.]{1,3} ?-?\d+)? ?\]? ?")
+RANGE: Final = re.compile(r"(?!\d\d?:\d\d$) ?\[? ?-?\d+ ?(?:[-:,.]{1,3} ?-?\d+)? ?\]? ?")
 
 HAS_DIGIT: Final = re.compile(r"\d")
 
@@ -225,6 +226,8 @@ def _read_line(text: str, question: Question) -> None:
     question.shown.append(line.asked.lower())
     question.asked.append(line.asked)
     question.doing += line.program
+    if line.sought:
+        question.names.append(plain(line.sought))
     question.changes = question.changes or line.changes
     if line.changes:
         question.payload.append(line.written)
@@ -319,12 +322,14 @@ def _terms_in(text: str) -> Terms:
         literals.extend(plain(quoted) for quoted in QUOTED.findall(text))
     terms = ASKED.findall(text)
     long = len(terms) > LONG_QUESTION
-    for term in terms:
+    titled = text.istitle()
+    for place, term in enumerate(terms):
         if not (long and len(term) == 1):
             is_literal, form = term_of(term)
-            if is_literal:
+            if is_literal or (term[0].isupper() and (place or titled)):
                 literals.append(form)
-                things.append(term)
+                if is_literal:
+                    things.append(term)
             else:
                 words.append(form)
     return Terms(frozenset(literals), frozenset(words), things)
@@ -462,6 +467,7 @@ class Line(NamedTuple):
         asked: What it asks.
         program: The program that it runs, with its subcommand; of several the first that is no preparation.
         changes: Whether it changes something.
+        sought: What it searches for.
         written: If it changes something: what it writes, as far as that can be told.
         before: What it replaces, if it says so.
         places: The paths that it names.
@@ -470,6 +476,7 @@ class Line(NamedTuple):
     asked: str
     program: tuple[str, ...]
     changes: bool
+    sought: str = ""
     written: str = ""
     before: str = ""
     places: tuple[str, ...] = ()
@@ -489,6 +496,7 @@ def read_line(text: str) -> Line:
     asked: list[str] = []
     said: list[str] = []
     program: tuple[str, ...] = ()
+    sought = ""
     start = 0
     for end, after in [*((found.start(), found.end()) for found in BETWEEN.finditer(bare)), (len(bare), len(bare))]:
         part = line[start:end]
@@ -503,6 +511,8 @@ def read_line(text: str) -> Line:
         if not program or program[0] in PRELUDES:
             program = _program(words) or program
         verb, rest = _read_part(part, words)
+        if verb == "search" and rest and not sought:
+            sought = rest[0]
         changes = changes or verb in CHANGING
         if verb in SAYING or (asked and verb in ("read", "jq", "awk", "sed")):
             said.append(" ".join((verb, *rest)))
@@ -510,10 +520,10 @@ def read_line(text: str) -> Line:
             asked.append(" ".join((verb, *rest)))
     question = " ; ".join(asked or said)
     if not changes:
-        return Line(question, program, False)
+        return Line(question, program, False, sought)
     written, before = _written(line, question)
     outside = IN_QUOTES.sub(" ", line.partition("<<")[0]) if "<<" not in line or HUNK.search(line) is None else line
-    return Line(question, program, True, written, before, tuple(dict.fromkeys(PLACE.findall(outside)))[:8])
+    return Line(question, program, True, sought, written, before, tuple(dict.fromkeys(PLACE.findall(outside)))[:8])
 
 
 def _program(words: Sequence[str]) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -31,7 +30,7 @@ from watchkeeper.observers.questions import (
     terms_of,
     words_of,
 )
-from watchkeeper.observers.refusals import Failure, Outcome, failure_of, verdict_of
+from watchkeeper.observers.refusals import CHANGED, YES, Failure, Outcome, Verdict, failure_of, verdict_of
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import KEPT_CALLS
 from watchkeeper.tools.context import ToolInvoked, error_message, is_success
@@ -104,11 +103,6 @@ ENVELOPE: Final = words_of(
 )
 """Words that frame an answer and say nothing about the matter."""
 
-YES: Final = words_of(
-    "ok okay done success successful successfully succeeded true yes noted acknowledged recorded received thanks waited"
-)
-"""Words of an answer that says that all went well."""
-
 NO_WORDS: Final = words_of(
     "no not none nothing zero empty unknown missing without cannot null keine kein nicht nichts aucun aucune rien"
     " ningun ninguna nada geen niets couldn didn doesn"
@@ -127,15 +121,6 @@ FINAL_WORDS: Final = words_of(
     " exited deadlettered"
 )
 """Words for a state that something does not leave any more."""
-
-CHANGED: Final = words_of(
-    "written wrote saved updated created deleted removed moved renamed applied sent replaced changed inserted"
-    " edited added patched modified restarted deployed committed scheduled posted uploaded assigned stored"
-    " submitted booked started enabled disabled merged pushed copied installed closed granted reserved overwritten"
-    " reverted restored rebooted published registered adjusted set delivered reloaded tagged linked archived"
-    " confirmed ordered replacement replacements"
-)
-"""Words of an acknowledgement that something was changed."""
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
@@ -235,25 +220,39 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         index: Its number in the session, from 1.
     """
     question = read_arguments(invoked.params)
-    success = is_success(invoked)
     text = result_of(invoked.rendered_output, question).lower()
     tokens = tokens_of(text)
     found = frozenset(tokens) - ENDS
-    terms = terms_of(question)
-    outcome, message = verdict_of(
-        text, error_message(invoked) or "", success=success, words=found, literals=terms.literals, question=question
+    verdict = verdict_of(
+        text,
+        error_message(invoked) or "",
+        success=is_success(invoked),
+        words=found,
+        literals=terms_of(question).literals,
+        question=question,
     )
-    if question.maybe:
-        settle(question, written=outcome == "failed" or _acknowledges(len(tokens), found))
-        terms = terms_of(question)
+    settle(question, written=verdict.outcome == "failed" or _acknowledges(len(tokens), found))
+    return _reading(invoked, index, question, text, tokens, found, verdict)
+
+
+def _reading(
+    invoked: ToolInvoked,
+    index: int,
+    question: Question,
+    text: str,
+    tokens: list[str],
+    found: frozenset[str],
+    verdict: Verdict,
+) -> Reading:
+    terms = terms_of(question)
     literals, words = terms.literals, terms.words
+    success, size = is_success(invoked), len(tokens)
     asked = " ".join(question.asked)
-    spoken = frozenset(tokens_of(asked.lower()))
+    spoken = frozenset((*tokens_of(asked.lower()), *asked.lower().split()))
     written = " ".join([text for text in (*question.payload, *question.raw) if text])
     echo = spoken.union(tokens_of(bounded(written).lower())) if written else spoken
-    numbers = tuple([token for token in tokens if token[0] in DIGITS])
+    numbers, labels = numbers_of(tokens)
     items = found.difference(ENVELOPE, numbers)
-    size = len(tokens)
     is_red = not success or (not RED_WORDS.isdisjoint(found) and RED.search(text) is not None)
     clear = question.changes or bool(question.payload)
     state = 0
@@ -267,8 +266,8 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         name=invoked.name,
         at=invoked.created_at.timestamp() - invoked.duration_ms / 1000,
         success=success,
-        outcome=outcome,
-        message=(message or invoked.outcome) if outcome == "failed" else "",
+        outcome=verdict.outcome,
+        message=(verdict.message or invoked.outcome) if verdict.outcome == "failed" else "",
         doing=hash((invoked.name, *question.doing)),
         addresses=addresses_of(question, terms),
         exact=hash((invoked.name, *question.exact, *question.payload)),
@@ -286,7 +285,7 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         echo=echo,
         items=items,
         numbers=numbers,
-        labels=tuple([before for before, token in pairwise(("", *tokens)) if token[0] in DIGITS]),
+        labels=labels,
         shape=hash(items - spoken),
         rows=rows_of(tokens, spoken),
         size=size,
@@ -296,6 +295,19 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         is_pause=not asked and size <= 8 and not question.payload and bool(question.exact),
         unknown_tool=invoked.outcome == "unknown_tool",
     )
+
+
+def numbers_of(tokens: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the numbers of a result, and what stands before each."""
+    numbers: list[str] = []
+    labels: list[str] = []
+    before = ""
+    for token in tokens:
+        if token[0] in DIGITS:
+            numbers.append(token)
+            labels.append(before)
+        before = token
+    return tuple(numbers), tuple(labels)
 
 
 def addresses_of(question: Question, terms: Terms) -> frozenset[str]:
@@ -330,16 +342,22 @@ def tokens_of(text: str) -> list[str]:
             kept.append(token)
             before = token
         elif not token:
+            if before and kept and kept[-1] == before and is_passing(before):
+                kept.pop()  # the name of what passes
             before = ""
         elif token in ENDS:
             kept.append(token)
         elif token.isdigit():
             if not (before and (is_passing(before) or (token == "0" and before in FOLLOWED))) or before in MEASURED:
                 kept.append(token)
+            elif kept and kept[-1] == before:
+                kept.pop()
             before = token
         else:
             if not passes(before, token):
                 kept.append(without_codes(token))
+            elif kept and kept[-1] == before and is_passing(before):
+                kept.pop()
             before = token
     return kept
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
-from watchkeeper.observers.questions import THINGS, Question, plain, things_in, words_of
+from watchkeeper.observers.questions import THINGS, Question, plain, stem, things_in, words_of
 
 Outcome = Literal["succeeded", "failed", "neither"]
 
@@ -34,12 +34,9 @@ LONGEST: Final = 4200
 SHORT: Final = 600
 """An answer of at most so many characters may be a refusal as a whole; a longer one tells something."""
 
-SENTENCE: Final = 300
-"""An answer in words that says no has at most so many characters."""
-
 LINE: Final = 300
 FEW: Final = 3
-"""So much of a line is read; and an answer of at most so many lines may be a sentence."""
+"""So much of a line is read; an answer in words that says no has at most so many characters and lines."""
 
 FIELDS_READ: Final = 20
 
@@ -58,7 +55,8 @@ class Failure(NamedTuple):
         told: The things that its message names.
         group: The class of what went wrong, empty if it is none of the common ones.
         codes: Codes of its own that the message gives, other than those of HTTP.
-        words: The words of the message, without names, paths, ids and numbers, and without those of any refusal.
+        words: The words of the message, without names, paths, ids and numbers.
+        says: The stems of those that say something of the cause, and were not among the arguments.
         quoted: The words that the message quotes.
     """
 
@@ -66,6 +64,7 @@ class Failure(NamedTuple):
     group: Class
     codes: frozenset[str]
     words: frozenset[str]
+    says: frozenset[str]
     quoted: frozenset[str]
 
 
@@ -142,9 +141,8 @@ STRUCTURED: Final = re.compile(
 """An error at the beginning of an answer that has fields, in lower case."""
 
 NAMED: Final = re.compile(
-    r"(?:ok|success|accepted)\s*[:=]\s*(?:false|no)\b|(?:status|result|outcome|state|response)\s*[:=]\s*(?:error|err"
-    r"|denied|refused|rejected|failed|nok|ko|not \w+|[45]\d\d)\b|(?:error|fault|reason|cause)\s*[:=]\s*(?!none|no\b"
-    r"|null|0\b|false)\w"
+    r"(?:ok|success|accepted)\s*[:=]\s*(?:false|no)\b|(?:status|result|outcome|response)\s*[:=]\s*(?:error|err|denied"
+    r"|refused|rejected|failed|nok|ko|[45]\d\d)\b"
 )
 """A line of an answer with a name and a value in each."""
 
@@ -157,8 +155,8 @@ SAYS_NO: Final = re.compile(
     r"|entitled|eligible|completed|transferred|uploaded|opened|connect|reach|answer\w*|respond\w*|find|understand"
     r"|understood|do|let|take|accept|process|save|store|send|write|create|open|read|load|start|run|execute|complete"
     r"|resolve|parse|convert|allocate|acquire|obtain|get|perform|add|post|place|change|edit|delete|print|ship|show"
-    r"|exist|match|support|know|serve[ds]?|fetch|access|upload|log|sign|bind|validate)\b(?! yet)|(?:could|can) ?(?:not"
-    r"|n't|'t) be\b|\bnothing (?:was|has been|is|got) (?!found|to|changed since|new)\w+(?:ed|en|nt|ne|de)\b"
+    r"|exist|match|support|know|fetch|access|upload|log|sign|bind|validate)\b(?! yet)|(?:could|can) ?(?:not|n't"
+    r"|'t) be\b|\bnothing (?:was|has been|is|got) (?!found|to|changed since|new)\w+(?:ed|en|nt|ne|de)\b"
     r"|\bno (?:changes?|action|entry|entries|rows?|records?|orders?|bookings?) (?:was|were|has been|have been|is"
     r"|are)? ?(?:made|taken|written|saved|stored|created|applied|posted|placed)\b|\brolled back[.:]|\bwas rolled back"
     r"|\bunprocessed\b|\b(?:was|were|been|change|request|command|entry|message|submission|call|edit|update|posting"
@@ -172,7 +170,7 @@ SAYS_NO: Final = re.compile(
     r"|\b(?:limited|restricted) to\b|\bask (?:your|the|an) |\bcontact (?:your|the|an) |no (?:permission|rights?"
     r"|access)\b|\binsufficient |\bforbidden\b|unauthori[sz]ed|not (?:a|an) (?:member|owner|admin)|(?:permission"
     r"|access) (?:\S+ )?(?:denied|refused|restricted)|\bscreened\b|\bpermission[_ ]denied|(?:view|read)-only for\b"
-    r"|\blegal hold\b|\bembargo\b"
+    r"|(?:is|are) closed for (?!renov|good|lunch)|\blegal hold\b|\bembargo\b"
     # it must be asked for in another way
     r"|\bdid you mean\b|unexpected (?:keyword|argument|token|field|param|key|option|value|end|type)|\b(?:wants?|wanted"
     r"|expects?|expected) (?:yyyy|an? |the |one of|int|str|num)|\bhas to be\b|\bis required\b|\b(?:bad|invalid"
@@ -191,10 +189,10 @@ SAYS_NO: Final = re.compile(
     r"|remaining|spare) \w|\bout of (?:memory|space|credits?|toner|paper|disk|tokens?|quota|capacity|service)\b"
     r"|\bused all\b|\bslow down\b|\brate (?:limit|cap)|\b0 bytes free|\bno space left|100 ?% (?:of|full)|\b(?:disk"
     r"|volume|storage|mailbox|inbox|queue|tank|drive|device) (?:is )?full\b|\bno (?:answer|reply|response|route"
-    r"|carrier)\b|\btimed? ?-?out\b|\bunreachable\b|connection (?:was )?(?:refused|reset|closed|lost)|max retries"
-    r"|\be(?:connrefused|connreset|timedout|notfound)\b|\bdisconnect|not (?:answering|responding)|\b(?:is|are) down\b"
-    r"|licen[cs]e not found|\b0 of \d+ \w+ed\b|try again (?:later|in)|\bretry (?:after|in|later)|\bcome back\b"
-    r"|\bisn't processed|not recogni[sz]ed"
+    r"|carrier)\b|\btimed? ?-?out\b|\bunreachable\b|connection (?:to \S+ )?(?:was )?(?:refused|reset|closed|lost)"
+    r"|max retries|\be(?:connrefused|connreset|timedout|notfound)\b|\bdisconnect|not (?:answering|responding)|\b(?:is"
+    r"|are) down\b|licen[cs]e not found|\b0 of \d+ \w+ed\b|try again (?:later|in)|\bretry (?:after|in|later)"
+    r"|\bcome back\b|\bisn't processed|not recogni[sz]ed"
 )
 """What a short answer in words says that refuses something, in lower case."""
 
@@ -207,6 +205,27 @@ FOREIGN: Final = re.compile(
 )
 """The same in other languages."""
 
+YES: Final = words_of(
+    "ok okay done success successful successfully succeeded true yes noted acknowledged recorded received thanks waited"
+)
+"""Words of an answer that says that all went well."""
+
+CHANGED: Final = words_of(
+    "written wrote saved updated created deleted removed moved renamed applied sent replaced changed inserted"
+    " edited added patched modified restarted deployed committed scheduled posted uploaded assigned stored"
+    " submitted booked started enabled disabled merged pushed copied installed closed granted reserved overwritten"
+    " reverted restored rebooted published registered adjusted set delivered reloaded tagged linked archived"
+    " confirmed ordered replacement replacements"
+)
+"""Words of an acknowledgement that something was changed."""
+
+NEGATIVE: Final = words_of(
+    "not no cannot missing needs need must mismatch closed suspended embargo embargoed freeze frozen pending taken"
+    " wrong unknown invalid nothing without only required blocked held over full busy offline already inactive"
+    " duplicate"
+)
+"""Words of which one stands in a short answer that does not say that a change was made."""
+
 STATE: Final = re.compile(
     r"\b(?:closed for|offline|busy|in use|(?:in|under) maintenance|in maintenance mode|frozen|suspended|held|reserved"
     r"|checked out|disabled|on hold|read-only|write-protected|unavailable|locked|blocked|taken"
@@ -216,8 +235,10 @@ STATE: Final = re.compile(
 """A state that keeps things from being done."""
 
 REPORT: Final = re.compile(
-    r"^(?!(?:error|fault|reason|cause|why|message|msg|detail|no|nok|denied|rejected|skipped"
-    r"|sorry)\b)(?:[\w/()-]+ ?){1,4}[:=][ \t]*(?:\S+(?: \S+)?(?:; ?[\w ]+: \S+)*[ \t]*$|\d+ .*$)|^.*\w=\S.*\w=\S.*$",
+    r"^(?!(?:error|fault|reason|cause|why|message|msg|detail|no|nok|denied|rejected|skipped|sorry"
+    r"|missing)\b)(?![^:=]{0,30}\b(?:failed|error|fault|problem|missing|rejected|refused|denied|suspended|expired"
+    r"|locked|blocked|held)\s*[:=] (?!no\b|none))(?:[\w/()-]+ ?){1,4}(?::[ \t]+"
+    r"|=[ \t]*)(?!not? \w)(?:\S+(?: \S+)?(?:; ?[\w ]+: \S+)*[ \t]*$|\d+ .*$)|^.*\w=\S.*\w=\S.*$",
     re.MULTILINE,
 )
 """A line that tells the value of something."""
@@ -245,20 +266,32 @@ ENDED: Final = re.compile(
 )
 """The line that tells the exit code."""
 
-ENDS: Final = words_of("exit exited status return returncode return_code rc code exitcode exit_code exit_status")
+ENDS: Final = words_of("exit exited returncode return_code rc exitcode exit_code exit_status")
+STATES: Final = words_of("status return code")
+
 CODE_FIELD: Final = re.compile(r'"(?:exit_?(?:code|status)?|return_?code|rc|exitcode)"\s*:\s*(\d{1,3})\b')
 
 VERDICT: Final = re.compile(
-    r"(?<![\d.])(?!0*[45]\d\d [ef])\d+ (?:(?:tests?|checks?|cases?|specs?|assertions?|new|more|type|syntax|lint\w*"
-    r"|files?|rules?) )?(?:failed|passed|failing|passing|failures?|errors?|problems?|warnings?|violations?"
-    r"|mismatch(?:es)?)\b|^\s*(?:failed|fail|not ok|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b)[\w./-]*[/_:.\d]"
-    r"|\bassert|\bexpected:? [^\s,;]*\d|\bexpected .{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures|errors"
-    r"|passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)"
-    r"|\b(?:test|spec|check|lint)[\w ]{0,20}(?:failed|red)\b|\w+:? failed:? (?:expected|at line|assert|in \w+ \d)"
-    r"|\d+ (?:of|/) ?\d+ (?:tests|checks|passed|failed|ok)",
+    r"(?<![\d.])(?!0*[45]\d\d [ef])\d+ (?:(?:tests?|checks?|cases?|specs?|assertions?|examples?|suites?"
+    r"|rules?) )?(?:failed|passed|failing|passing)\b(?!:? \D*\b(?:to|because|with)\b)|^\s*(?:failed|fail|not ok"
+    r"|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b|[45]\d\d\b)[\w./-]*[/_:.\d]|\bassert"
+    r"|\bexpected:? (?!\d+[- ][a-z])[^\s,;]*\d|\bexpected (?!an? |yyyy|one of|int|num|str|date"
+    r"|bool).{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures|errors|passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])"
+    r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|\b(?:tests?|specs?"
+    r"|lint)[\w ]{0,20}(?:failed|red)\b|^(?:type ?)?checks?\b[\w ]{0,20}(?:failed|red)\b|\d+ (?:of|/) ?\d+ (?:tests"
+    r"|checks|passed|failed|ok)",
     re.MULTILINE,
 )
 """What a check says of what it checked, in lower case."""
+
+COUNTED: Final = re.compile(
+    r"(?<![\d.])(?!0*[45]\d\d [ef])\d+ (?:(?:new|more|type|syntax|lint\w*|style|files?|rules?) )?(?:failures?|errors?"
+    r"|problems?|warnings?|violations?|mismatch(?:es)?)\b"
+)
+"""The same, if nothing is said of the cause."""
+
+SPOT: Final = re.compile(r"[\w/\\-]\.\w+:\d+\b")
+"""The line of a file."""
 
 NO_VERDICT: Final = re.compile(
     r"no module named|modulenotfound|command not found|cannot find (?:module|package)|no space left|permission denied"
@@ -267,10 +300,10 @@ NO_VERDICT: Final = re.compile(
 """What keeps a check from checking."""
 
 NO_HITS: Final = re.compile(
-    r"\b(?:no|0|zero) (?!such)(?:\w+ ){0,2}?(?:match(?:es|ing)?|results?|hits?|entry|entries|records?|rows?|documents?"
-    r"|items?|occurrences?|messages?|differences?|orders?|tasks?)\b(?! (?:was|were|made|written|saved|stored))"
-    r"|\bnothing (?:was )?(?:found|matched|to show)|no files? (?:found|match)|\b(?:keine treffer|aucun r[ée]sultat"
-    r"|sin resultados)"
+    r"\b(?:no|0|zero) (?!such)(?:\w+ ){0,2}?(?:match(?:es|ing)?|results?|hits?|entries|records?|rows?|documents?"
+    r"|items?|occurrences?|messages?|differences?|orders?|tasks?)\b(?! (?:was|were|made|written|saved|stored|could"
+    r"|can))|\bnothing (?:was )?(?:found|matched|to show)|no files? (?:found|match)|\b(?:keine treffer"
+    r"|aucun r[ée]sultat|sin resultados)"
 )
 ERRORLIKE: Final = re.compile(r"error|denied|refused|failed|exception|cannot|could not|unable|fatal|unauthori|expired")
 
@@ -288,7 +321,11 @@ def verdict_of(
         literals: The names and numbers that were asked for.
         question: What was asked for.
     """
-    has_code = not ENDS.isdisjoint(words) or "\n? " in text
+    has_code = (
+        not ENDS.isdisjoint(words)
+        or "\n? " in text
+        or (text[:1] not in "{[<" and len(text) <= SHORT and not STATES.isdisjoint(words))
+    )
     if success and not has_code and HINTS.isdisjoint(words) and text.isascii() and not _has_part(text):
         return SUCCEEDED
     if len(text) > FIRST_CHARS + LAST_CHARS and (success or len(text) > LONGEST):
@@ -314,7 +351,7 @@ def _has_part(text: str) -> bool:
 
 
 def _refuses(body: str, literals: frozenset[str], words: frozenset[str], question: Question) -> Outcome:
-    """Whether a result says that what was asked was refused or went wrong, although the tool reported no failure."""
+    """Whether a result says that what was asked was refused or went wrong."""
     if FIELDS.match(body):
         fields = _decoded(body)
         error = _tells_error(fields) if fields else STRUCTURED.search(body, 0, FIRST_CHARS) is not None
@@ -332,7 +369,7 @@ def _refuses(body: str, literals: frozenset[str], words: frozenset[str], questio
         return "succeeded"
     if len(lines) < FEW and any(PROGRAM.match(line) and not REPORT.match(line) and is_strong(line) for line in ends):
         return "failed"
-    if len(body) > SENTENCE or len(lines) > FEW or (len(lines) > 1 and all(ITEM.match(line) for line in lines)):
+    if len(body) > LINE or len(lines) > FEW or (len(lines) > 1 and all(ITEM.match(line) for line in lines)):
         return "succeeded"
     return _refuses_in_words(body, literals, words, question)
 
@@ -341,16 +378,21 @@ def _refuses_in_words(body: str, literals: frozenset[str], words: frozenset[str]
     """Whether a short answer says no; what names the thing that was asked for may be the answer."""
     if "\n" not in body and ANSWERED.match(body):
         return "failed"
+    if VERDICT.search(body) or COUNTED.search(body):
+        return "succeeded"
     told = ASIDE.sub(" ", REPORT.sub("", body))
-    if told.strip() and (SAYS_NO.search(told) or FOREIGN.search(told)):
+    if not told.strip():
+        return "succeeded"
+    if SAYS_NO.search(told) or FOREIGN.search(told):
         return "failed"
+    acts = question.changes or bool(question.payload or question.maybe)
+    if acts and CHANGED.isdisjoint(words) and YES.isdisjoint(words) and not told.split(None, 1)[0].endswith("ed"):
+        return "failed" if is_strong(told) or not NEGATIVE.isdisjoint(words) or STATE.search(told) else "succeeded"
     state = STATE.search(told)
-    if state is None:
+    if state is None or state.start() == 0:
         return "neither" if len(words) <= STATE_WORDS and "not" in words else "succeeded"
-    if (question.changes or question.payload or question.maybe) and state.start() > 0:
-        return "failed"
     names_it = any(plain(word) in literals for word in words)
-    return "neither" if names_it or len(words) < STATE_WORDS else "failed"
+    return "neither" if acts or names_it or len(words) < STATE_WORDS else "failed"
 
 
 def _is_message(lines: Sequence[str]) -> bool:
@@ -361,8 +403,7 @@ FIELDS: Final = re.compile(r"[{<]|\[\s*[{\[\"]")
 """How an answer with fields begins."""
 
 OK_FIELD: Final = re.compile(
-    r"^(?:ok|success|succeeded|successful|accepted|applied|granted|allowed|permitted|saved|stored|written|done|sent"
-    r"|executed|posted|delivered|authori[sz]ed)$"
+    r"^(?:ok|success|succeeded|successful|accepted|applied|granted|allowed|permitted|authori[sz]ed)$"
 )
 ERROR_FIELD: Final = re.compile(
     r"^(?:error|err|fault|exception|failure|errors|(?:error|fault)_?(?:code|message|msg|type|reason|detail|string"
@@ -371,11 +412,14 @@ ERROR_FIELD: Final = re.compile(
 CODE_NAME: Final = re.compile(r"^(?:status|code|status_?code|http|http_?(?:status|code))$")
 STATE_NAME: Final = re.compile(r"^(?:status|state|result|outcome|type|level|kind|severity|verdict|response|ack)$")
 REFUSAL: Final = re.compile(
-    r"^(?:error|err|denied|refused|rejected|forbidden|unauthori[sz]ed|fault|nok|ko|nak|invalid|failure|blocked"
-    r"|declined|not_\w+|(?:permission|access)[ _]denied)$"
+    r"^(?:error|err|denied|refused|rejected|forbidden|unauthori[sz]ed|fault|nok|ko|nak|invalid|failure"
+    r"|not[ _](?:allowed|permitted|accepted|authori[sz]ed|executed)|(?:permission|access)[ _]denied)$"
 )
+THINGS_OWN: Final = words_of("id job case number ref title name order claim ticket task run invoice sample")
+REASONS: Final = words_of("reason message msg detail details why cause because code hint")
+"""Fields of the state of a thing, and fields that tell why a call was refused."""
+
 EMPTY: Final = (None, False, "", "none", "no", "null", "0", "ok")
-DEPTH: Final = 3
 
 
 def _decoded(text: str) -> dict[str, Any]:
@@ -387,10 +431,10 @@ def _decoded(text: str) -> dict[str, Any]:
     return cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
 
 
-def _tells_error(fields: dict[str, Any], depth: int = DEPTH) -> bool:
+def _tells_error(fields: dict[str, Any], depth: int = 3) -> bool:
     """Whether the fields of an answer tell an error; lists of things with states of their own are content."""
     for name, value in islice(fields.items(), FIELDS_READ):
-        if OK_FIELD.match(name) and value in (False, "false", "no"):
+        if value in (False, "false", "no") and OK_FIELD.match(name):
             return True
         if name in ("iserror", "is_error", "failed", "denied", "refused", "rejected") and value is True:
             return True
@@ -406,7 +450,12 @@ def _tells_error(fields: dict[str, Any], depth: int = DEPTH) -> bool:
                 return True
         elif (
             (isinstance(value, int) and 400 <= value < 600 and CODE_NAME.match(name))
-            or (isinstance(value, str) and STATE_NAME.match(name) and REFUSAL.match(value))
+            or (
+                isinstance(value, str)
+                and STATE_NAME.match(name)
+                and REFUSAL.match(value)
+                and (THINGS_OWN.isdisjoint(fields) or not REASONS.isdisjoint(fields))
+            )
             or (isinstance(value, dict) and depth > 1 and _tells_error(cast("dict[str, Any]", value), depth - 1))
         ):
             return True
@@ -423,7 +472,8 @@ def _is_state(fields: dict[str, Any]) -> bool:
 
 def _asks_whether(code: int | None, body: str, question: Question) -> bool:
     """Whether a call asks whether something works, is there or is equal, so that a "no" is no failure."""
-    if any(CHECK.search(text) for text in (*question.asked, *question.raw)) and KEPT_FROM.search(body) is None:
+    asks = any(CHECK.search(text) for text in (*question.asked, *question.raw))
+    if asks and classed(body) in ("", "network", "lock"):
         return True
     return code in (None, 1) and question.doing[:1] in COMPARING and ERRORLIKE.search(body) is None
 
@@ -438,7 +488,10 @@ def _is_no_failure(code: int | None, body: str) -> bool:
         return True
     if VERDICT.search(body):
         return NO_VERDICT.search(body) is None or "passed" in body
-    return len(body) <= SHORT and NO_HITS.search(body) is not None and ERRORLIKE.search(body) is None
+    if COUNTED.search(body):
+        return SPOT.search(body) is not None or classed(body) in ("", "conflict", "missing")
+    hits = len(body) <= SHORT and NO_HITS.search(body) is not None
+    return hits and ERRORLIKE.search(body) is None and not is_strong(body)
 
 
 def _without_code(text: str, *, has_code: bool) -> tuple[int | None, str]:
@@ -478,16 +531,10 @@ ENVELOPE: Final = re.compile(
 )
 WRITTEN: Final = re.compile(r"^(?:std_?out|std_?err|output|out|err|text|lines|body|content|response|result|log)$")
 CHECK: Final = re.compile(
-    r"(?i:/(?:health\w*|ready\w*|livez?|liveness|readiness|ping|heartbeat)(?![\w=])|\b(?:health|healthz|health-?check"
-    r"|self-?test|liveness|readiness|probe)\b)"
+    r"(?i:/(?:health\w*|ready\w*|livez?|liveness|readiness|ping|heartbeat)(?![\w=])|\b(?:healthz|health[ _-]?checks?"
+    r"|self-?test|liveness|readiness)\b)"
 )
 """What stands in the arguments of a call that asks whether something works."""
-
-KEPT_FROM: Final = re.compile(
-    r"denied|forbidden|unauthori|expired|no space|quota|too many|not found|no such|could not resolve|no route"
-    r"|cannot connect|permission|login|credential"
-)
-"""What keeps such a call from an answer."""
 
 PROGRAM: Final = re.compile(r"^\W*[a-z][\w.@-]{1,30}(?: [\w-]+)?: \S")
 """How a program begins what it says."""
@@ -506,39 +553,43 @@ STRONG: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
         r"|importerror|missing (?:dependenc|librar|package)|unable to locate package|shared librar|unmet dependenc"
         r"|could not find a version|no matching distribution|executable .{0,40}not found|unresolved import"
         r"|: not found$",
-        "disk": r"could not extend|0 bytes free|of its capacity|at capacity|mailbox full|unable to extend|errno 28"
+        "disk": r"could not extend|0 bytes free|of its capacity|at capacity|unable to extend|errno 28"
         r"|speicher .{0,12}voll|festplatte voll|disque plein|disco lleno|no space|disk (?:is )?full|disk quota|enospc"
         r"|out of (?:disk|space)|(?:volume|storage|device|filesystem|partition|tablespace) .{0,24}(?:is )?full"
         r"|insufficient (?:disk|storage)|not enough (?:disk|space|storage)",
-        "login": r"invalid_grant|sign-?in has|lapsed|deactivated|logon|login failed|\bjwt\b|\boauth\b|kerberos"
-        r"|no credentials|abgelaufen|nicht angemeldet|expirée?\b|caducad|no autenticad|unauthori[sz]ed|unauthenticated"
-        r"|authentication|(?:token|credential|session|password|certificate|api.?key|licen[cs]e|ticket|grant|signature"
-        r"|secret|login|cookie)s?\b.{0,40}(?:expired|invalid|revoked|rejected|not (?:accepted|valid)|missing|required"
-        r"|wrong|bad|unknown|mismatch|stale|abgelaufen)|(?:expired|invalid|revoked|bad|wrong|stale"
-        r"|missing)\b.{0,24}(?:token|credential|session\b|password|certificate|api.?key|licen[cs]e|ticket|signature"
-        r"|secret|login|user name)|(?:log|sign) ?in (?:first|again|required)|please (?:log|sign)"
-        r"|session .{0,24}(?:over|ended|closed|timed)|not (?:logged|signed) in",
-        "rights": r"view-only|screened|only the owner|need the role|(?:limited|restricted) to|embargo|legal hold"
-        r"|not a member|ask your admin|(?:scope|role|permission|privilege|right|grant)s?\b.{0,40}(?:missing|required"
-        r"|insufficient|lacking|needed|not granted)|errno 13\b|\berofs\b|write.protected|immutable|clearance"
-        r"|not the owner|keine berechtigung|denegado|refusée?\b|geweigerd|nekad|droits insuffisants|отказано"
-        r"|requires? (?:the )?(?:\w+ )?(?:role|approval|sign-off|privilege)|permission|access ?denied|forbidden"
-        r"|not (?:authori[sz]ed|entitled|allowed to|permitted)|may not|insufficient[ _](?:privilege|permission|scope"
-        r"|right|role)|read-?only|\beacces\b|\beperm\b|verweigert|accès refus|lacks? (?:the )?(?:\S+ )?(?:role|right"
-        r"|permission|privilege|scope|grant)|access .{0,30}denied|denied by (?:policy|acl)",
-        "quota": r"used up|no (?:free |more |remaining )?licen[cs]|licensed number|maximum number|cap hit"
-        r"|over (?:budget|quota)|nothing left|too many|used all|come back|kontingent|überschritten|dépassé|excedid"
-        r"|allowance|exhausted|too many requests|rate.?limit|throttl|slow down|quota|limit (?:is |was )?(?:exceeded"
-        r"|reached|hit)|exceed(?:s|ed|ing)? .{0,40}(?:limit|allowance|budget)|out of credit|insufficient (?:funds"
-        r"|credit|balance)|payment required|budget .{0,20}(?:exhausted|used up)|no .{0,24}credits? left"
-        r"|credits? .{0,16}exhausted",
+        "login": r"invalid_grant|(?:user|account)s? (?:is |has been |was )?(?:suspended|blocked|disabled|closed"
+        r"|inactive)|sign-?in has|lapsed|deactivated|logon|login failed|\bjwt\b|\boauth\b|kerberos|no credentials"
+        r"|abgelaufen|nicht angemeldet|expirée?\b|caducad|no autenticad|unauthori[sz]ed|unauthenticated|authentication"
+        r"|(?:token|credential|session|password|certificate|api.?key|licen[cs]e|ticket|grant|signature|secret|login"
+        r"|cookie)s?\b.{0,40}(?:expired|invalid|revoked|rejected|not (?:accepted|valid)|missing|required|wrong|bad"
+        r"|unknown|mismatch|stale|abgelaufen)|(?:expired|invalid|revoked|bad|wrong|stale|missing)\b.{0,24}(?:token"
+        r"|credential|session\b|password|certificate|api.?key|licen[cs]e|ticket|signature|secret|login|user name)"
+        r"|(?:log|sign) ?in (?:first|again|required)|please (?:log|sign)|session .{0,24}(?:over|ended|closed|timed)"
+        r"|not (?:logged|signed) in",
+        "rights": r"view-only|restricted\b|access list|screened|only the owner|need the role|(?:limited|restricted) to"
+        r"|embargo|legal hold|not a member|ask your admin|(?:scope|role|permission|privilege|right"
+        r"|grant)s?\b.{0,40}(?:missing|required|insufficient|lacking|needed|not granted)|errno 13\b|\berofs\b"
+        r"|write.protected|immutable|clearance|not the owner|keine berechtigung|denegado|refusée?\b|geweigerd|nekad"
+        r"|droits insuffisants|отказано|requires? (?:the )?(?:\w+ )?(?:role|approval|sign-off|privilege)|permission"
+        r"|access ?denied|forbidden|not (?:authori[sz]ed|entitled|allowed to|permitted)|may not"
+        r"|insufficient[ _](?:privilege|permission|scope|right|role)|read-?only|\beacces\b|\beperm\b|verweigert"
+        r"|accès refus|lacks? (?:the )?(?:\S+ )?(?:role|right|permission|privilege|scope|grant)|access .{0,30}denied"
+        r"|denied by (?:policy|acl)",
+        "quota": r"used up|(?:mailbox|inbox) .{0,12}full|mailbox full|no (?:free |more |remaining )?licen[cs]"
+        r"|licensed number|maximum number|cap hit|over (?:budget|quota)|nothing left|too many|used all|come back"
+        r"|kontingent|überschritten|dépassé|excedid|allowance|exhausted|too many requests|rate.?limit|throttl"
+        r"|slow down|quota|limit (?:is |was )?(?:exceeded|reached|hit)|exceed(?:s|ed|ing)? .{0,40}(?:limit|allowance"
+        r"|budget)|out of credit|insufficient (?:funds|credit|balance)|payment required|budget .{0,20}(?:exhausted"
+        r"|used up)|no .{0,24}credits? left|credits? .{0,16}exhausted",
         "lock": r"locked|is editing|being (?:edited|rebuilt|used)|held by|index\.lock|reserved by|another (?:process"
         r"|instance|session|user|transaction)|in use\b|checked out|gesperrt|verrouill|bloquead|\block(?:s|ed|ing)?\b"
         r"|deadlock|\bbusy\b|in use by|held by|ebusy|checked out by|being edited by|already (?:running|in progress)",
-        "network": r"errno 11[01]\b|n[o']t (?:answer|respond)|no (?:reply|answer)|disconnect|max retries|tunnel"
-        r"|gone away|getaddrinfo|nxdomain|servfail|socket (?:error|closed|hang)|nicht erreichbar|injoignable"
-        r"|inaccesible|connection (?:was )?(?:refused|reset|timed|aborted|closed|lost|failed)|could not (?:resolve"
-        r"|translate|connect|reach)|(?:can|could) ?n[o']t (?:connect|reach|resolve)|unreachable|no route"
+        "network": r"errno 11[01]\b|connection to \S+ lost|no connection|shutting down|not (?:reachable|responding)"
+        r"|(?:database|server|service|host|backend|gateway|node) (?:is )?(?:currently )?(?:not available|down)"
+        r"|n[o']t (?:answer|respond)|no (?:reply|answer)|disconnect|max retries|tunnel|gone away|getaddrinfo|nxdomain"
+        r"|servfail|socket (?:error|closed|hang)|nicht erreichbar|injoignable|inaccesible"
+        r"|connection (?:was )?(?:refused|reset|timed|aborted|closed|lost|failed)|could not (?:resolve|translate"
+        r"|connect|reach)|(?:can|could) ?n[o']t (?:connect|reach|resolve)|unreachable|no route"
         r"|name (?:or service )?(?:resolution|not known)|\beconn|\betimedout|\benotfound|unknown host|host not found"
         r"|bad gateway|service unavailable|gateway time|timed? ?-?out\b|upstream|temporarily|offline|handshake"
         r"|broken pipe|not responding|no response|failed to connect|network (?:is )?(?:down|error)|no carrier"
@@ -564,16 +615,13 @@ WEAK: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
     }.items()
 )
 OF_CODE: Final[Mapping[str, Class]] = {
-    **dict.fromkeys(("401", "407"), "login"),
-    "403": "rights",
-    **dict.fromkeys(("402", "429"), "quota"),
-    **dict.fromkeys(("408", "502", "503", "504"), "network"),
-    **dict.fromkeys(("404", "410"), "missing"),
-    **dict.fromkeys(("409", "412"), "conflict"),
-    **dict.fromkeys(("400", "405", "406", "415", "422"), "interface"),
-    "423": "lock",
-    "507": "disk",
-}
+    code: cast("Class", name)
+    for name, codes in {
+        "login": "401 407", "rights": "403", "quota": "402 429", "network": "408 502 503 504", "missing": "404 410",
+        "conflict": "409 412", "interface": "400 405 406 415 422", "lock": "423", "disk": "507",
+    }.items()
+    for code in codes.split()
+}  # fmt: skip
 HTTP_CODE: Final = re.compile(
     r"(?<![\w./#:=-])(?<!line )(?<!row )(?<!id )([45]\d\d)(?![\w./-]*\w)|[\"=:]\s*([45]\d\d)\b"
 )
@@ -593,7 +641,22 @@ NAMED_THING: Final = re.compile(r"(?<!\w)'[^'\s]*'|`[^`\s]*`|\"[^\"\s]*\"|[\w.~-
 """Names, whose words say nothing of what went wrong."""
 
 WORD: Final = re.compile(r"[^\W\d_]{3,}")
+PLACED: Final = re.compile(r"\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
 PASSING: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
+
+
+FRAME: Final = words_of(
+    "error errors err fail failed failure fails denied refused rejected forbidden invalid cannot can could not the"
+    " and for was were has have had been being this that these with from are but you your please try again later"
+    " would unable status code message reason cause result request response call http exception fatal bad unknown"
+    " missing required must will does did don didn doesn isn because while when after before line file warning info"
+    " traceback most recent last one any all its into only more now yet still already there here nothing none never"
+    " allowed possible accepted valid found used use get got set run started start done made given current new old"
+    " wrong wanted expected needs need user account job record document entry value server service system data page"
+    " item order name number type out too many first per see than then they who what why how our their operation"
+    " command action change changes"
+)
+"""Words that stand in refusals of any cause."""
 
 
 def failure_of(message: str, *, unknown_tool: bool, echo: frozenset[str]) -> Failure:
@@ -606,11 +669,13 @@ def failure_of(message: str, *, unknown_tool: bool, echo: frozenset[str]) -> Fai
     """
     bare = LABEL.sub(" ", message)
     bare = bare.replace('"', " ") if message[:1] in "{[" else bare  # there names stand in quotes, too
+    words = frozenset(WORD.findall(PASSING.sub(" ", message)))
     return Failure(
         told=frozenset(things_in(bare)[:THINGS]),
         group="tool" if unknown_tool else classed(NAMED_THING.sub(" ~ ", bare)),
         codes=frozenset(one or other for one, other in OWN_CODE.findall(message)[:FEW]),
-        words=frozenset(WORD.findall(PASSING.sub(" ", message))),
+        words=words,
+        says=frozenset([stem(word) for word in frozenset(WORD.findall(PLACED.sub(" ", message))) - FRAME - echo]),
         quoted=frozenset(one or other for one, other in QUOTED.findall(message.replace('\\"', "'"))) & echo,
     )
 
