@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -31,6 +32,18 @@ def test_budget_parses_friendly_forms() -> None:
 def test_budget_without_ceilings_has_none() -> None:
     budget = Budget()
     assert (budget.max_tokens, budget.deadline) == (None, None)
+
+
+@pytest.mark.spec("TO-025")
+def test_max_tokens_is_another_name_of_the_ceiling_of_all_tokens() -> None:
+    budget = Budget(deadline=NOON, max_tokens="50k", max_tool_calls=100)
+    assert budget == Budget(NOON, 50_000, max_tool_calls=100)
+    assert budget.max_tokens == budget.max_total_tokens == 50_000
+    assert replace(budget, max_tool_calls=5) == Budget(NOON, 50_000, max_tool_calls=5)
+    with pytest.raises(LimitsError, match="two names of one ceiling; give one of them"):
+        Budget(max_tokens=1, max_total_tokens=1)
+    with pytest.raises(LimitsError, match="max_tokens=-1"):
+        Budget(max_tokens=-1)
 
 
 @pytest.mark.parametrize(

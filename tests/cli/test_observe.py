@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -82,3 +84,26 @@ def test_a_run_that_is_not_there_is_refused(circling: CommandLine) -> None:
 def test_a_run_without_calls_says_nothing(cli: CommandLine) -> None:
     assert cli.run("--max-turns", "1", *FOLDER).code == 1
     assert "nothing would have been said" in cli("observe", run_id(cli)).out
+
+
+@pytest.mark.parametrize(
+    ("tag", "change"),
+    [
+        ("prompt_rendered", "body = json_set(body, '$.messages', 5)"),
+        ("prompt_rendered", """body = json_set(body, '$.messages', json('[{"text": 5}]'))"""),
+        ("tool_invoked", "body = json_set(body, '$.outcome', json('[1]'))"),
+        ("tool_invoked", "at = '2026-01-01T00:00:00'"),
+        ("tool_invoked", """body = '{"params": {"$type": "str", "utf16": 5}}'"""),
+    ],
+)
+def test_a_damaged_event_is_said_in_one_line(cli: CommandLine, tag: str, change: str) -> None:
+    cli.write(IN_CIRCLES)
+    cli.run(*FOLDER, "--store", "runs.db")
+    with closing(sqlite3.connect(cli.folder / "runs.db", isolation_level=None)) as store:
+        store.execute(f"UPDATE events SET {change} WHERE tag = ?", (tag,))
+        (run,) = store.execute("SELECT run_id FROM runs").fetchone()
+    said = cli("observe", run, "--store", "runs.db")
+    (line,) = said.err.splitlines()
+    assert (said.code, said.out) == (2, "")
+    assert line.startswith("error: runs.db: event ")
+    assert "cannot be read" in line

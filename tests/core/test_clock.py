@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import operator
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -306,6 +308,55 @@ def test_the_earliest_of_those_that_are_set() -> None:
     assert earliest(None, far) == far
     assert earliest(None, None) is None
     assert earliest() is None
+
+
+@pytest.mark.spec("FR-003")
+def test_a_deadline_compares_with_aware_datetimes_whichever_stands_first() -> None:
+    later = NOW + timedelta(minutes=5)
+    deadline = Deadline(later)
+    assert deadline == later
+    assert later == deadline
+    assert hash(deadline) == hash(later)
+    assert deadline > NOW
+    assert deadline >= later
+    assert NOW < deadline  # noqa: SIM300  # the datetime stands first
+    assert later >= deadline
+    assert not deadline < NOW
+    assert deadline != NOW
+    assert max(NOW, later, NOW) == deadline
+
+
+@pytest.mark.spec("FR-003")
+def test_the_difference_of_deadlines_and_moments_is_a_length() -> None:
+    later = NOW + timedelta(minutes=5)
+    deadline = Deadline(later)
+    assert (deadline - NOW).total_seconds() == 300
+    assert NOW - deadline == -timedelta(minutes=5)
+    assert deadline - Deadline(NOW) == timedelta(minutes=5)
+    assert later.astimezone(ZoneInfo("Asia/Tokyo")) - deadline == timedelta(0)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [operator.lt, operator.le, operator.gt, operator.ge, operator.sub],
+)
+def test_a_deadline_and_a_moment_without_a_time_zone_say_what_to_write(use: Callable[[Any, Any], object]) -> None:
+    with pytest.raises(LimitsError, match=r"has no time zone; write datetime\.now\(UTC\)"):
+        use(Deadline(NOW), datetime(2026, 1, 1))  # noqa: DTZ001
+    with pytest.raises(LimitsError, match=r"has no time zone; write datetime\.now\(UTC\)"):
+        use(datetime(2026, 1, 1), Deadline(NOW))  # noqa: DTZ001
+    assert Deadline(NOW) != datetime(2026, 1, 1)  # noqa: DTZ001
+
+
+def test_a_deadline_does_not_compare_with_other_things() -> None:
+    deadline: Any = Deadline(NOW)
+    assert deadline != "12:00"
+    with pytest.raises(TypeError):
+        _ = deadline < 5
+    with pytest.raises(TypeError):
+        _ = deadline - 5
+    with pytest.raises(TypeError):
+        _ = 5 - deadline
 
 
 @pytest.mark.spec("FR-003")

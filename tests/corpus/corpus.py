@@ -30,12 +30,16 @@ from uuid import UUID
 import msgspec
 
 from tests.corpus.trace import Label, Trace, TracedCall
+from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.observers.cascade import ErrorCascadeDetector
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.stall import StallDetector
+from watchkeeper.observers.suspicion import SuspicionRules
+from watchkeeper.oversight.sources import Source
 from watchkeeper.prompt.advice import Assessment
-from watchkeeper.prompt.observer import ObserverContext
+from watchkeeper.prompt.observer import FeedbackContext, FeedbackProviderConfig, ObserverContext, ObserverTrigger
 from watchkeeper.prompt.trajectory import Trajectory
+from watchkeeper.runtime.events import SourceRan
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import ToolResult
@@ -214,6 +218,105 @@ def baseline_words(trace: Trace, turn: int = 1) -> Mapping[Label, int]:
             if label not in first and rule(trace.calls[:number], trace.task):
                 first[label] = number
     return first
+
+
+# --- questions to a judge ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A judge that only stands in a configuration: `questions` says when it would be asked."""
+
+    name: str = "Judge"
+
+    def should_run(self, *, context: FeedbackContext) -> bool:
+        return True
+
+    def provide(self, *, context: FeedbackContext) -> None:
+        return None
+
+
+QUESTIONED: Final = ObserverTrigger(on_suspicion=True, every_n_calls=25)
+"""When a judge is asked: as docs/oversight.md recommends it."""
+
+REACHED_WITHIN: Final = 10
+"""A trouble is reached if the judge is asked at one of its first so many calls."""
+
+
+def questions(trace: Trace, trigger: ObserverTrigger = QUESTIONED) -> Sequence[int]:
+    """Return the calls after which a judge is asked, by the rules of suspicion and by the clock, as in a run."""
+    rules, judge = SuspicionRules(), Source(FeedbackProviderConfig(_Asked(), trigger))
+    session, trajectory = Session(), Trajectory()
+    context = ObserverContext(session, trajectory=trajectory, task=trace.task)
+    asked: list[int] = []
+    for number, call in enumerate(trace.calls, 1):
+        event = event_of(call, number)
+        session.dispatch(event)
+        trajectory.add(event)
+        judge.suspected |= rules.should_run(session, context=context)
+        if judge.is_due(trajectory, BudgetStatus(), event.created_at):
+            asked.append(number)
+            judge.follow(SourceRan(judge.name, "silent"), number, event.created_at)
+    return asked
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What a judge would be asked about on some trajectories, and how good it is if it answers rightly.
+
+    Attributes:
+        calls: How many calls the trajectories have.
+        asked: How many questions there were.
+        labelled: By label, how many troubles there are.
+        reached: By label, how many were asked about within their first `REACHED_WITHIN` calls.
+        right: How many trajectories with trouble a judge that answers rightly calls troubled at some question.
+        wrong: How many it calls troubled that have no trouble, or have it later.
+        troubled: How many trajectories have trouble.
+    """
+
+    calls: int
+    asked: int
+    labelled: Mapping[Label, int]
+    reached: Mapping[Label, int]
+    right: int
+    wrong: int
+    troubled: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the trajectories called troubled that are."""
+        return self.right / (self.right + self.wrong) if self.right + self.wrong else 1.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the troubled trajectories that are called so."""
+        return self.right / self.troubled if self.troubled else 1.0
+
+
+def reach(traces: Sequence[Trace], trigger: ObserverTrigger = QUESTIONED) -> Reach:
+    """Count what suspicion and clock together reach."""
+    asked = [questions(trace, trigger) for trace in traces]
+    pairs = list(zip(traces, asked, strict=True))
+    labelled: dict[Label, list[tuple[Trace, Sequence[int]]]]
+    labelled = {label: [(trace, at) for trace, at in pairs if label in trace.since] for label in DETECTORS}
+    called = [any(number >= begins_at(trace) for number in at) for trace, at in pairs]
+    return Reach(
+        calls=sum(len(trace.calls) for trace in traces),
+        asked=sum(map(len, asked)),
+        labelled={label: len(found) for label, found in labelled.items()},
+        reached={
+            label: sum(any(0 <= number - trace.since[label] < REACHED_WITHIN for number in at) for trace, at in found)
+            for label, found in labelled.items()
+        },
+        right=sum(is_called and bool(trace.since) for trace, is_called in zip(traces, called, strict=True)),
+        wrong=sum(is_called and not trace.since for trace, is_called in zip(traces, called, strict=True)),
+        troubled=sum(bool(trace.since) for trace in traces),
+    )
+
+
+def begins_at(trace: Trace) -> float:
+    """Return the number of the first call of any trouble; infinity if there is none."""
+    return min(trace.since.values(), default=math.inf)
 
 
 # --- scores -----------------------------------------------------------------------------------------------------------

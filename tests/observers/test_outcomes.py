@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,6 +149,91 @@ def test_no_call_takes_long_to_read(piece: str) -> None:
     for _ in range(5):
         reading = read({"q": piece * 5000, "command": piece * 5000, "content": piece * 5000}, piece * 50_000)
         assert reading.size <= 2 * READ_CHARS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "result"),
+    [
+        ({"q": "x"}, "time" + "secs" * 24 + "x 5"),
+        ({"command": "git commit " + '.replace("a\\",' * 400}, "ok"),
+        ({"steps": [{"command": "git commit " + '"\\' * 2000 + str(number)} for number in range(100)]}, "ok"),
+        ({"steps": [{"command": "sed -i '" + "0" * 4000 + str(number)} for number in range(100)]}, "ok"),
+    ],
+)
+def test_no_text_that_was_made_for_it_takes_long_to_read(arguments: Any, result: str) -> None:
+    begin = time.process_time()
+    read(arguments, result)
+    assert time.process_time() - begin < 1
+
+
+HOSTILE = (
+    '.replace("a\\",', '"\\', "'a", '"a', "a--", "a-", "a_", "secs", "a.", "a/", "git -", "sed -a -", "open(", "> ", ">",
+    " ", "1 s agox", "1h1mx", "1,", "(1", "a=b ", "; b: c", "no_", "a_no_", "k" * 20 + " ", "kubectl a ", "/*", "-- ", "<a ",
+    "\n", "<", "[", '{"a":', "`a", "a@", "\\", "x: ", "1 failed ", "expected ", "column ", "use ", "é",
+)  # fmt: skip
+"""Pieces of which texts are made that a pattern may try in many ways."""
+
+
+@pytest.mark.parametrize("head", ["", "x", "rc=1 ", "git commit ", "error: "])
+def test_texts_of_any_piece_are_read_in_a_short_time_wherever_they_stand(head: str) -> None:
+    for piece in HOSTILE:
+        for size in (290, 4000):
+            text = f"{head}{piece * (size // len(piece))}!"
+            for arguments, result, success in (
+                ({"q": "x"}, text, True),
+                ({"content": "x"}, text, False),
+                ({"command": text, "content": text, "q": text, "value": text}, "ok", True),
+            ):
+                begin = time.process_time()
+                assert read(arguments, result, success=success).failure.group is not None
+                assert time.process_time() - begin < 0.3, (piece, size)
+
+
+@pytest.mark.parametrize("shut", ["[]", "[{}]"])
+def test_arguments_of_many_levels_are_read(shut: str) -> None:
+    deep: Any = 5
+    for _ in range(3000):
+        deep = [deep] if shut == "[]" else [{"a": deep}]
+    assert read({"q": "x", "deep": deep}).literals == read({"q": "x", "deep": [deep]}).literals
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("see https://a.example/x", "see https://a.example/y", False),
+        ("a: https://a.example/x\nb: 1", "a: https://a.example/y\nb: 1", False),
+        ("it is issue #12", "it is issue #13", False),
+        ("title\nit is issue #12", "title\nit is issue #13", False),
+        ("color: #fff;\na", "color: #000;\na", False),
+        ("half = n // 2\nreturn half", "half = n // 3\nreturn half", False),
+        ("buy milk # for Ann", "buy milk # for Bob", False),
+        ("a = 1  # one\nb", "a = 1  # first\nb", True),
+        ("a = 1;  // one\nb", "a = 1; // first\nb", True),
+        ("# one\na = 1", "# first\na = 1", True),
+        ("  // one\na()", "// first\na()", True),
+    ],
+)
+def test_only_comments_make_no_other_state(one: str, other: str, same: bool) -> None:
+    left, right = (read({"path": "a.txt", "content": text}) for text in (one, other))
+    assert (left.state == right.state) is same
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.99])
+def test_two_long_texts_that_are_written_differ_wherever_they_do(place: float) -> None:
+    text = "It was a long report. " * 1000
+    cut = int(len(text) * place)
+    one, other = (read({"path": "a.md", "content": text[:cut] + word + text[cut:]}) for word in ("this", "that"))
+    assert one.state != other.state
+    assert one.state == read({"path": "a.md", "content": text[:cut] + "this" + text[cut:]}).state
+    written = [read({"command": f"cat > a <<EOF\n{text[:cut]}{word}{text[cut:]}\nEOF"}) for word in ("this", "that")]
+    assert written[0].state != written[1].state
+
+
+def test_calls_differ_also_where_their_arguments_are_not_read_any_more() -> None:
+    one, other = (
+        {"steps": [{"step": "a b " * 1000 + str(number)} for number in (*range(20), last)]} for last in (1, 2)
+    )
+    assert read(one).action != read(other).action
 
 
 def test_each_call_is_read_once_and_the_newest_are_kept() -> None:

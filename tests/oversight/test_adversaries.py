@@ -344,7 +344,8 @@ async def test_a_reducer_of_the_users_that_fails_costs_no_advice() -> None:
         raise ValueError("mine")
 
     session[Count].register(ObserversRan, fails)
-    result = await play(watched(Watcher(lambda context: Assessment("x", "y"))), looks(2), session=session)
+    said = Watcher(lambda context: Assessment("x", f"y {context.tool_call_count}"))
+    result = await play(watched(said), looks(2), session=session)
     assert len(delivered(result)) == 2
     assert result.output == Report(2)
 

@@ -246,6 +246,36 @@ async def test_a_feedback_provider_sees_the_prompt_that_the_agent_got() -> None:
     assert FeedbackContext(Session()).prompt is None
 
 
+@pytest.mark.spec("TO-006", "NE-018")
+async def test_a_feedback_provider_counts_from_what_a_provider_said_too() -> None:
+    seen: list[Any] = []
+
+    class Counts(Judge):
+        def provide(self, *, context: ObserverContext) -> Feedback:
+            last, said = context.last_assessment, context.last_feedback
+            seen.append((last and last.summary, said and said.summary, context.tool_calls_since_last_assessment()))
+            return Feedback(self.name, f"feedback {context.tool_call_count}")
+
+    every = ObserverTrigger(every_n_calls=2)
+    providers = [FeedbackProviderConfig(Counts(), every)]
+    await play(watched(feedback_providers=providers), looks(6))
+    assert seen == [(None, None, 2), ("feedback 2", "feedback 2", 2), ("feedback 4", "feedback 4", 2)]
+    seen.clear()
+    third = ObserverConfig(Watcher(), ObserverTrigger(every_n_calls=3))
+    await play(watched(third, feedback_providers=providers), looks(4))
+    assert seen == [(None, None, 2), ("seen 3", "feedback 2", 1)]
+
+
+async def test_a_plain_observer_that_raises_leaves_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(context: ObserverContext) -> Any:
+        raise ValueError("no such metric")
+
+    result = await play(watched(Watcher(broken)), looks(1))
+    assert result.ok
+    (line,) = [said for said in caplog.messages if "observer." in said]
+    assert all(part in line for part in ("observer.failed", "Watcher", "ValueError: no such metric", "after_call=1"))
+
+
 async def test_tool_calls_are_observed_whatever_else_listens_to_them() -> None:
     @dataclass(frozen=True)
     class Count:

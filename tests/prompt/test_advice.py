@@ -103,7 +103,7 @@ def test_how_old_is_too_old_can_be_said() -> None:
     [
         ({"observer_name": " "}, "without a name"),
         ({"summary": ""}, "'Stall' has an empty summary"),
-        ({"severity": "fatal"}, "severity='fatal' of 'Stall' must be one of info, caution, warning"),
+        ({"severity": "fatal"}, "severity='fatal' of 'Stall' must be one of suspicion, info, caution, warning"),
         ({"timestamp": datetime(2026, 1, 1)}, "must be a datetime with a time zone"),  # noqa: DTZ001  # that is the point
         ({"timestamp": "now"}, "timestamp='now' of 'Stall' must be a datetime"),
         ({"observations": Observation("a", "b")}, r"must be a sequence of Observation; write \(Observation"),

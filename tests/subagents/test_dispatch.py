@@ -22,11 +22,14 @@ from tests.subagents.support import (
     texts,
     tool_names,
 )
+from watchkeeper.accounting.budget import Budget
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.model import ModelRequest
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, ObserverTrigger
@@ -118,6 +121,27 @@ class TestModels:
         result = await arun(parent_template(section), model=model, store=None)
         assert result.ok
         assert any("scripted:late of this subagent was not made ready" in text for text in results(model, 2))
+
+    @pytest.mark.spec("SD-017")
+    def test_the_models_of_a_section_answer_under_adapter_evaluate_too(self) -> None:
+        small, large = child_model(["dug"], name="small"), child_model(["written"], name="large")
+        section = PromptSubagentToolsSection(
+            PromptRegistry(DIG, WRITE), model=small, settings={"research/write": SubagentSettings(model=large)}
+        )
+        parent = ScriptedModel([dispatching(task(), task(prompt_key="write")), "done"])
+        assert Adapter(parent).evaluate(Prompt(parent_template(section))).output == "done"
+        assert "dug" in results(parent)[0]
+        assert "written" in results(parent)[0]
+
+    def test_an_adapter_refuses_a_model_string_of_a_subagent_and_one_without_a_price(self) -> None:
+        named = PromptSubagentToolsSection(PromptRegistry(DIG), model="openai:gpt-5-mini")
+        adapter = Adapter(ScriptedModel([]))
+        with pytest.raises(ConfigurationError, match=r"has the model 'openai:gpt-5-mini', which only run\(\) makes"):
+            adapter.evaluate(Prompt(parent_template(named)))
+        unpriced = child_model([], name="dear", provider="openai", free=False)
+        section = PromptSubagentToolsSection(PromptRegistry(DIG), model=unpriced)
+        with pytest.raises(UnpricedModelError, match="no price for 'openai:dear', the model of a subagent"):
+            adapter.evaluate(Prompt(parent_template(section)), budget=Budget(max_cost_usd=1))
 
 
 class TestLimits:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from watchkeeper.core.clock import Deadline
-from watchkeeper.core.errors import BudgetExceededError
+from watchkeeper.core.errors import BudgetExceededError, LimitsError
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import BY_FIELD, TOLD, LimitMeter
 from watchkeeper.core.quantities import CountLike, MoneyLike, count, money
@@ -28,9 +28,11 @@ from watchkeeper.core.usage import Usage, dollars
 
 
 @own_value("budget")
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Budget:
     """Ceilings of an evaluation (docs/specification.md, nested execution and trajectory observers).
+
+    What was used is no part of it: see `BudgetStatus`. ``max_tokens=`` is another name of ``max_total_tokens=``.
 
     Attributes:
         deadline: The moment at which it must be over.
@@ -48,8 +50,33 @@ class Budget:
     max_tool_calls: CountLike | None = None
     max_cost_usd: MoneyLike | None = None
 
+    def __init__(
+        self,
+        deadline: Deadline | datetime | None = None,
+        max_total_tokens: CountLike | None = None,
+        max_input_tokens: CountLike | None = None,
+        max_output_tokens: CountLike | None = None,
+        max_tool_calls: CountLike | None = None,
+        max_cost_usd: MoneyLike | None = None,
+        *,
+        max_tokens: CountLike | None = None,
+    ) -> None:
+        """Take the ceilings; see the attributes.
+
+        Raises:
+            LimitsError: If a ceiling makes no sense, or the one of all tokens is given under both of its names.
+        """
+        if max_tokens is not None:
+            if max_total_tokens is not None:
+                raise LimitsError("max_tokens and max_total_tokens are two names of one ceiling; give one of them")
+            max_total_tokens = count(max_tokens, "max_tokens")
+        given = (deadline, max_total_tokens, max_input_tokens, max_output_tokens, max_tool_calls, max_cost_usd)
+        for name, value in zip(Budget.__slots__, given, strict=True):
+            object.__setattr__(self, name, value)
+        self.__post_init__()
+
     def __post_init__(self) -> None:
-        """Parse friendly forms and refuse what makes no sense."""
+        """Parse friendly forms and refuse what makes no sense; called for stored values, too."""
         if isinstance(self.deadline, datetime):
             object.__setattr__(self, "deadline", Deadline(self.deadline))
         for meter in _BUDGETED:
@@ -213,7 +240,7 @@ class BudgetTracker:
         return self._usage
 
     def add(self, usage: Usage) -> None:
-        """Record what an evaluation used."""
+        """Record what an evaluation used; an evaluation that begins later may spend what that leaves."""
         with self._lock:
             self._usage = self._usage + usage
 

@@ -19,6 +19,8 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from uuid import UUID
 
+from watchkeeper.accounting.account import account_above
+from watchkeeper.accounting.call_request import subject
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import ManyOptions, OnStoreFailure, RunOptions, check_arguments, options_for_run
 from watchkeeper.app.recording import store_failed
@@ -42,10 +44,10 @@ from watchkeeper.loop.driver import Ending, drive
 from watchkeeper.loop.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
+from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import ChainMetadata
@@ -441,15 +443,33 @@ class _Items(Generic[OutputT]):
             max_turns=limits.max_turns if each.max_turns is None else each.max_turns,
             verdict=shared_out(limits.verdict, side_by_side),
         )
+        account_above(in_force(self.each, opened.start.session, self.clock), self.gate.account)  # or raise, before all
 
     async def work(self) -> ManyResult[OutputT]:
         """Run every item, and record on the parent's log how the work began and ended."""
-        opened, models, began = self.opened, self.opened.around.models, self.clock.monotonic()
-        start = opened.start
+        began = self.clock.monotonic()
+        self._announce()
+        try:
+            await self.opened.begun()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self.concurrency, len(self.results))):
+                    group.create_task(self._worker())
+            stop = self._stop()
+            await self._mark_rest(stop)
+        except BaseException as error:
+            self._close(broken_off(error), began)
+            raise
+        ended = self._close(stop, began)
+        results = tuple(result for result in self.results if result is not None)
+        took = timedelta(milliseconds=ended.duration_ms)
+        return ManyResult(ended.run_id, results, stop, ended.usage, self.gate.limits, took)
+
+    def _announce(self) -> None:
+        start, models = self.opened.start, self.opened.around.models
         start.session.dispatch(
             ManyStarted(
                 run_context=start.context,
-                prompt_name=opened.prompt.template.name,
+                prompt_name=self.opened.prompt.template.name,
                 model=models.first.label,
                 limits=self.gate.limits.describe(),
                 items=self.labels,
@@ -461,26 +481,27 @@ class _Items(Generic[OutputT]):
                 limit_values=self.gate.limits,
             )
         )
-        await opened.begun()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self.concurrency, len(self.results))):
-                group.create_task(self._worker())
-        stop = self._stop()
-        results = tuple(result or self._not_started(index, stop) for index, result in enumerate(self.results))
-        duration = timedelta(seconds=self.clock.monotonic() - began)
-        many = ManyResult(start.context.run_id, results, stop, self.gate.usage, self.gate.limits, duration)
-        start.session.dispatch(
-            ManyEnded(
-                run_id=many.run_id,
-                stop=stop,
-                done=len(many.done),
-                items=len(results),
-                usage=many.usage,
-                duration_ms=duration.total_seconds() * 1000,
-                ended_at=self.clock.now(),
-            )
+
+    async def _mark_rest(self, stop: Stop | None) -> None:
+        """Mark the items that were not started. They may be many thousands, and the loop has other work too."""
+        for index, result in enumerate(self.results):
+            if result is None:
+                self.results[index] = self._not_started(index, stop)
+                await asyncio.sleep(0)
+
+    def _close(self, stop: Stop | None, began: float) -> ManyEnded:
+        """Record the end of the whole."""
+        ended = ManyEnded(
+            run_id=self.opened.start.context.run_id,
+            stop=stop,
+            done=sum(result is not None and result.ok for result in self.results),
+            items=len(self.results),
+            usage=self.gate.usage,
+            duration_ms=timedelta(seconds=self.clock.monotonic() - began).total_seconds() * 1000,
+            ended_at=self.clock.now(),
         )
-        return many
+        self.opened.start.session.dispatch(ended)
+        return ended
 
     def _stop(self) -> Stop | None:
         """Return what ended the work over all items, if any item was left undone."""
@@ -510,9 +531,11 @@ class _Items(Generic[OutputT]):
 
     def _late(self) -> Stop:
         """Say that the time of the whole is over; what ended an item names the time that was left when it began."""
-        end = self.gate.deadline
-        total = "" if end is None else format_duration(end.at - self.began)
-        said = f"The whole run reached its deadline of {total}; what is left is for last turns and verdicts."
+        account, end = self.gate.account, self.gate.deadline
+        who, total = "The whole run", "" if end is None else format_duration(end.at - self.began)
+        if (owner := account.ends_with) is not None:
+            who, total = subject(owner, account), format_duration(owner.whole_seconds)
+        said = f"{who} reached its deadline of {total}; what is left is for last turns and verdicts."
         return Stop("timeout", "gate", said, "deadline", total)
 
     async def _worker(self) -> None:
@@ -527,12 +550,14 @@ class _Items(Generic[OutputT]):
             if stop is not None:
                 self.gate.land(stop)
             self._ended(index, result, result.run_id)
+            await asyncio.sleep(0)  # it may have ended without waiting for anything: refused by a hook, or not bound
 
     async def _item(self, index: int) -> RunResult[OutputT]:
         """Run one item in a session and under a gate of its own."""
         opened, label = self.opened, self.labels[index]
         session, context = self._session_of_item()
         unwatch = opened.around.watch(session, context.run_id)
+        forget = session.dispatcher.subscribe(ModelReplied, self._answered)
         task = asyncio.current_task()
         try:
             with self.gate.child(self.each, label, carve=False, on_event=session.dispatch) as gate:
@@ -549,7 +574,11 @@ class _Items(Generic[OutputT]):
             stop = Stop("error", "loop", f"The item failed: {error_text(error)}")
             return self._without_run(index, stop, session, context, error)
         finally:
+            forget()
             unwatch()
+
+    def _answered(self, _: ModelReplied) -> None:
+        self.answered_at = self.clock.monotonic()
 
     def _session_of_item(self) -> tuple[Session, RunContext]:
         session = Session(parent=self.opened.start.session, clock=self.clock, ids=self.ids)

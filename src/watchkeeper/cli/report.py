@@ -46,7 +46,7 @@ REPEATED: Final = frozenset(("prompt_deadline_assigned", "prompt_executed"))
 UNSEEN: Final = REPEATED | {"run_started", "many_started", "many_ended", "run_ended"}
 """Events without a line: the head and the end of a report, or the lines around it, have their content."""
 
-SEVERITIES: Final = ("info", "caution", "warning")
+SEVERITIES: Final = ("suspicion", "info", "caution", "warning")
 ARGUMENTS_CUT: Final = 60
 
 VERDICT_MARKS: Final[Mapping[str, tuple[str, str]]] = {"verified": ("✓", "green"), "rejected": ("✗", "yellow")}
@@ -125,10 +125,10 @@ def _observers_ran(body: Body) -> Line:
     runs: list[Body] = body["runs"]
     severities = [str(ran["advice"]["severity"]) for ran in runs if ran.get("advice")]
     broken = any(ran["outcome"] in ("failed", "overran") for ran in runs)
-    gravest = max(severities, key=SEVERITIES.index, default="info")
+    gravest = max((*severities, "info"), key=SEVERITIES.index)
     style = "red" if broken else {"info": "dim", "caution": "yellow", "warning": "red"}[gravest]
     told = [str(source) for source in body["told"]]
-    spoke = [str(ran["source"]) for ran in runs if ran.get("advice")]
+    spoke = [str(ran["source"]) for ran in runs if ran.get("advice") and ran["advice"]["severity"] != "suspicion"]
     said = "; ".join(_ran(ran) for ran in runs) or "nothing new"
     if told:
         said += " → told the agent" if told == spoke else f" → told the agent what {' and '.join(told)} said"

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, total_ordering
 from typing import ClassVar, Final, Protocol
 
 from watchkeeper.core.alarms import Alarms
@@ -239,9 +239,13 @@ class TestClock:
 
 
 @own_value("deadline")
-@dataclass(frozen=True, order=True)
+@total_ordering
+@dataclass(frozen=True, eq=False)
 class Deadline:
     """A moment at which work must be over.
+
+    It compares with a datetime and with another deadline, and the difference of two of them is a timedelta, whichever
+    stands first. A datetime must carry a time zone; only ``==`` takes one without, and answers False.
 
     A deadline that was given as a length is measured with the monotonic clock. A deadline that was given as a moment
     is over when either clock reaches it, once it is `bound`. ``until`` and ``wall`` are valid in this
@@ -267,6 +271,34 @@ class Deadline:
             LimitsError: If it is not a datetime or has no time zone.
         """
         object.__setattr__(self, "at", _in_utc(self.at))
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other is the same moment."""
+        at = other.at if isinstance(other, Deadline) else other
+        return self.at == at if isinstance(at, datetime) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return the hash of the moment, which an equal datetime has, too."""
+        return hash(self.at)
+
+    def __lt__(self, other: Deadline | datetime) -> bool:
+        """Return whether it is before the other.
+
+        Raises:
+            LimitsError: If the other is a datetime without a time zone; so do the other comparisons and ``-``.
+        """
+        at = _moment(other)
+        return NotImplemented if at is None else self.at < at
+
+    def __sub__(self, other: Deadline | datetime) -> timedelta:
+        """Return the time from the other until it."""
+        at = _moment(other)
+        return NotImplemented if at is None else self.at - at
+
+    def __rsub__(self, other: datetime) -> timedelta:
+        """Return the time from it until the other."""
+        at = _moment(other)
+        return NotImplemented if at is None else at - self.at
 
     @classmethod
     def ending(cls, at: datetime, until: float, wall: datetime | None = None) -> Deadline:
@@ -302,6 +334,14 @@ class Deadline:
         if self.until is not None and self.wall is None:
             return self.until
         return clock.monotonic() + self.remaining(clock).total_seconds()
+
+
+def _moment(other: object) -> datetime | None:
+    """Return the moment that a deadline is compared with, or None if it is of another type."""
+    at = other.at if isinstance(other, Deadline) else other
+    if isinstance(at, datetime) and at.utcoffset() is None:
+        raise LimitsError(f"a Deadline cannot be compared with {at!r}, which has no time zone; write datetime.now(UTC)")
+    return at if isinstance(at, datetime) else None
 
 
 def _in_utc(at: object) -> datetime:

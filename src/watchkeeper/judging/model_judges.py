@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol, cast, get_type_hints
 
-from watchkeeper.accounting.budget import Budget
+from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.children.child import children_of
 from watchkeeper.core.errors import (
     BudgetExceededError,
@@ -22,7 +22,7 @@ from watchkeeper.core.errors import (
     ObserverError,
 )
 from watchkeeper.core.quantities import DurationLike, duration, is_listed, is_whole
-from watchkeeper.core.usage import TokenUsage
+from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.judging.evaluator import NestedEvaluator, check_adapter, check_prompt
 from watchkeeper.judging.templates import (
@@ -47,6 +47,7 @@ from watchkeeper.prompt.evaluation import NestedExecutionContext
 from watchkeeper.prompt.observer import FeedbackContext
 from watchkeeper.prompt.output import OutputT
 from watchkeeper.prompt.template import Prompt, ProviderAdapter
+from watchkeeper.runtime.events import ChildEnded
 from watchkeeper.tools.context import ToolInvoked
 
 JUDGE_BUDGET: Final = Budget(max_total_tokens=8_000)
@@ -63,11 +64,15 @@ SEVERITY: Final[Mapping[str, Severity]] = {"on_track": "info", "stuck": "caution
 class LLMTrajectoryFeedback:
     """Has a model assess the latest tool calls of an agent, and tells the agent; a `FeedbackProvider`.
 
+    With the trigger ``ObserverTrigger(on_suspicion=True, every_n_calls=25)`` it is asked when an observer suspects
+    something, and on a clock.
+
     Attributes:
         adapter: Evaluates the prompt, for example an `Adapter` around a cheap model, or the name of a model, which is
             then made when the run begins; None for the run's own model.
         evaluation_prompt: What to ask; its answers are `TrajectoryAssessment`. Where it has these placeholders, they
-            are filled: ``task_description``, ``recent_actions``, ``tool_call_count`` and ``current_plan``.
+            are filled: ``task_description``, ``recent_actions``, ``tool_call_count``, ``suspicion`` and
+            ``current_plan``.
         budget: What one evaluation may spend, reserved from what the run has left; None for the default of the
             template's `NestedExecutionConfig`.
         max_duration: How long one evaluation may take; None for the default of that configuration.
@@ -75,6 +80,8 @@ class LLMTrajectoryFeedback:
         recent_calls: The number of the latest tool calls that are shown.
         name: Its name among the sources of a template.
         plan: The type of the session slice in which the agent keeps its plan; its newest value is ``current_plan``.
+        most: What all its evaluations in a session may spend together; once it is used up, it is not asked any more.
+            By default only ``budget`` and the run's limits bound them.
     """
 
     adapter: ProviderAdapter | str | None = None
@@ -85,6 +92,7 @@ class LLMTrajectoryFeedback:
     recent_calls: int = 10
     name: str = "LLMTrajectoryFeedback"
     plan: type[Any] | None = None
+    most: Budget | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings with which no evaluation is possible.
@@ -99,6 +107,7 @@ class LLMTrajectoryFeedback:
             if not is_whole(getattr(self, name), 1):
                 raise ObserverError(f"{name}={getattr(self, name)!r} must be a whole number of at least 1")
         check_judge(self.adapter, self.budget, self.max_duration)
+        check_judge(None, self.most, None)
         check_prompt(self.evaluation_prompt, "evaluation_prompt")
         answers: Any = self.evaluation_prompt.output_type
         if not (isinstance(answers, type) and issubclass(answers, TrajectoryAssessment)):
@@ -115,8 +124,21 @@ class LLMTrajectoryFeedback:
         return () if self.adapter is None else (self.adapter,)
 
     def should_run(self, *, context: FeedbackContext) -> bool:
-        """Whether there is enough to look at."""
-        return context.tool_call_count >= self.min_calls
+        """Whether there is enough to look at, and something left to spend."""
+        if context.tool_call_count < self.min_calls:
+            return False
+        try:
+            _ = self.most is None or self._tracker(self.most, context).remaining()
+        except BudgetExceededError:
+            return False
+        return True
+
+    def _tracker(self, most: Budget, context: FeedbackContext) -> BudgetTracker:
+        """Return what its evaluations in this session may spend and have spent."""
+        events = (each.event for each in context.session.log)
+        ended = [each for each in events if isinstance(each, ChildEnded) and each.kind == "evaluation"]
+        name = self.evaluation_prompt.name
+        return BudgetTracker(most, sum((each.usage for each in ended if each.prompt_name == name), Usage()))
 
     async def provide(self, *, context: FeedbackContext) -> Feedback:
         """Evaluate the prompt and return the feedback for the agent.
@@ -133,10 +155,12 @@ class LLMTrajectoryFeedback:
             "task_description": cut(context.task, TASK_CHARS),
             "recent_actions": shown_calls(context.recent_tool_calls(self.recent_calls)),
             "tool_call_count": context.tool_call_count,
+            "suspicion": "\n".join(each.summary for each in context.suspicions) or "(nothing in particular)",
             "current_plan": self._plan(context),
         }
         nested = context.create_nested_context(budget=self.budget, max_duration=self.max_duration)
-        said, _ = await ask(adapter, filled(self.evaluation_prompt, values), nested)
+        tracker = None if self.most is None else self._tracker(self.most, context)
+        said, _ = await ask(adapter, filled(self.evaluation_prompt, values), nested, tracker)
         words, reason, suggestion = said.status.replace("_", " "), said.reason.strip(), said.suggestion.strip()
         return Feedback(
             self.name,
@@ -151,7 +175,7 @@ class LLMTrajectoryFeedback:
         return "(there is no plan)" if plan is None else shown_answer(plan)
 
 
-ASSESSED: Final = frozenset({"task_description", "recent_actions", "tool_call_count", "current_plan"})
+ASSESSED: Final = frozenset({"task_description", "recent_actions", "tool_call_count", "suspicion", "current_plan"})
 """Names of the values that `LLMTrajectoryFeedback` fills in."""
 
 VERIFY: Final = Prompt(COMPLETION)
@@ -418,9 +442,14 @@ def filled(prompt: Prompt[Any], values: Mapping[str, Any]) -> Prompt[Any]:
 
 
 async def ask(
-    adapter: ProviderAdapter | str, prompt: Prompt[OutputT], context: NestedExecutionContext
+    adapter: ProviderAdapter | str,
+    prompt: Prompt[OutputT],
+    context: NestedExecutionContext,
+    tracker: BudgetTracker | None = None,
 ) -> tuple[OutputT, TokenUsage]:
     """Evaluate a prompt as a child of the run that is judged, and return the answer and its usage.
+
+    What is left of the tracker's budget bounds it, too.
 
     Raises:
         ConfigurationError: If the adapter is the name of a model that the run has not made ready.
@@ -428,7 +457,7 @@ async def ask(
         PromptEvaluationError: If the time or the budget was used up.
     """
     made = named_model(adapter, context) if isinstance(adapter, str) else adapter
-    result = await NestedEvaluator(made, prompt=prompt, context=context).evaluate_async()
+    result = await NestedEvaluator(made, prompt=prompt, context=context).evaluate_async(budget_tracker=tracker)
     if result.output is None:
         raise result.error or NestedEvaluationError("the evaluation ended without an answer", kind="output")
     return result.output, result.usage or TokenUsage()

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate, EstimatedRequest
+from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest, Charge, Estimate, EstimatedRequest
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.codec import CodecError
@@ -90,6 +90,7 @@ class ModelCalls:
         }
         self._id_numbers: dict[str, int] = {}
         self._node_id: str | None = None
+        self._counted = NO_TOKENS
         self._backoff = Backoff(scope.clock, scope.rng, self._gate.cancellation, lambda: seconds_left(scope))
 
     async def ask(self, number: int, *, landing: bool) -> ModelReply:
@@ -116,9 +117,11 @@ class ModelCalls:
                     raise self._given_up(failure, phase) from failure.error
                 continue
             line.answered()
-            density = line.in_use.bound.learn(reply)
+            density = line.in_use.bound.learn(reply, self._counted)
             if density is not None:
                 self._scope.densities[line.in_use.label] = density
+            if self._counted is not reply.usage and not reply.usage.is_possible:
+                return replace(reply, usage=self._counted)  # the report may not even be storable
             return reply
 
     async def _ask_in_use(self, number: int, phase: Phase) -> ModelReply:
@@ -216,7 +219,7 @@ class ModelCalls:
             degraded=in_use.degraded,
         )
         outcome = await call_through(self._scope, self._estimated(request, in_use), work, meter)
-        self._node_id = outcome.node_id
+        self._node_id, self._counted = outcome.node_id, spent.tokens
         reply = outcome.value
         if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
             raise self._failure(outcome, turn, number, heard)
@@ -355,8 +358,11 @@ class ModelCalls:
     def _check_context(self) -> None:
         """Stop before the context of the model in use overflows; a landing turn may use the rest of it."""
         in_use = self.line.in_use
-        room, tokens, window = in_use.room, in_use.bound.likely(), in_use.model.context_window
-        if room is not None and tokens is not None and tokens > room:
+        room = in_use.room
+        if room is None:
+            return
+        tokens, window = in_use.bound.likely(), in_use.model.context_window
+        if tokens is not None and tokens > room:
             said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
             raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
@@ -370,8 +376,9 @@ class ModelCalls:
         if limits.landing is None:
             return None
         after = self.line.in_use.worst(call.input_tokens + limits.min_output_tokens, landing=True)
-        wanted = CallRequest(kind="llm", estimate=call, landing=after)
-        return after if number > 1 or self._gate.affords(wanted) else None
+        if number > 1 or self._gate.affords(CallRequest(kind="llm", estimate=call, landing=after)):
+            return after
+        return None
 
     def _with_own_call_ids(self, reply: ModelReply) -> ModelReply:
         """Return the reply with call ids that are unique in the conversation.

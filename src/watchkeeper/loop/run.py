@@ -9,7 +9,7 @@ asked before or after a run.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -283,7 +283,9 @@ class Adapter:
                 stack.callback(session.dispatcher.subscribe_all(bus.publish))
             gate = stack.enter_context(gate_outside_runs(limits, tracker, session, self._clock, self._ids))
             refuse_unready(prompt.template, limits)
-            plan = self._plan(prompt.bind(*params) if params else prompt, gate, options.get("parse_output", True))
+            models = self._child_models(prompt.template, limits)
+            bound = prompt.bind(*params) if params else prompt
+            plan = self._plan(bound, gate, options.get("parse_output", True), models)
             scope = RunScope(
                 session,
                 gate,
@@ -322,11 +324,45 @@ class Adapter:
             )
         return limits
 
-    def _plan(self, prompt: Prompt[OutputT], gate: ExecutionContext, parse_output: bool) -> RunPlan[OutputT]:
+    def _child_models(self, template: PromptTemplate[Any], limits: Limits) -> Mapping[str, PricedModel]:
+        """Return the models that the template's sections name for subagents, by ``provider:name``.
+
+        Raises:
+            ConfigurationError: For a model string, because only `run` makes models.
+            UnpricedModelError: If there is a cost ceiling, and the price of such a model is unknown.
+        """
+        found: dict[str, PricedModel] = {}
+        for named in template.models:
+            model = self.priced
+            if isinstance(named, str):
+                if named != model.label:
+                    raise ConfigurationError(
+                        f"a subagent of {template.name!r} has the model {named!r}, which only run() makes; give it the"
+                        f" model itself: watchkeeper.models.model_from({named!r})"
+                    )
+            elif not isinstance(named, Model):
+                continue  # an adapter of a judge, which has a model and a price of its own
+            elif named is not self.model:
+                model = PricedModel(named, FREE if named.free else None)
+            if limits.max_cost_nanos is not None and model.price is None:
+                raise UnpricedModelError(
+                    f"a cost ceiling is set, but there is no price for {model.label!r}, the model of a subagent of"
+                    f" {template.name!r}; use run(), which knows prices and takes prices="
+                )
+            found[model.label] = model
+        return found
+
+    def _plan(
+        self,
+        prompt: Prompt[OutputT],
+        gate: ExecutionContext,
+        parse_output: bool,
+        child_models: Mapping[str, PricedModel],
+    ) -> RunPlan[OutputT]:
         refuse_model_switches(prompt.template, "an adapter", "run() or arun(), or action='stop' or 'call'")
         in_prompt = parse_output and not self.model.native_output
         rendered = prompt.render(deadline=gate.deadline, output_in_prompt=in_prompt)
-        return plan_for(prompt, rendered, self.priced, parse_output=parse_output)
+        return plan_for(prompt, rendered, self.priced, parse_output=parse_output, child_models=child_models)
 
 
 def refuse_unready(template: PromptTemplate[Any], limits: Limits) -> None:

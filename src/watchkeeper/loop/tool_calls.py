@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -128,7 +128,8 @@ class ToolCalls:
             for call, attempt in zip(batch, attempts, strict=True):
                 message, shown = await self._finish(call, attempt)
                 messages.append(message)
-                images += image_parts(call.name, shown)
+                if shown:
+                    images += image_parts(call.name, shown)
                 stop = stop or attempt.stop
         return ToolsDone(tuple(messages), stop, tuple(images))
 
@@ -353,7 +354,7 @@ def classify(
         said = held_back(outcome) if outcome.stop is None else outcome.stop.message
         return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {said}")
     if outcome.error is None:
-        result = cast("ToolResult[Any]", outcome.value)
+        result: Any = outcome.value
         return "ok" if result.success else "failed", result
     if outcome.stop_reason == CALL_TIMEOUT:
         said = f"{tool.name} did not finish within {format_duration(tool.timeout or 0)} and was stopped."
@@ -394,8 +395,8 @@ def recordable(attempt: Attempt, bounds_input: bool) -> tuple[Attempt, str, tupl
     """
     try:
         check(attempt.result, MOST_RESULT_VALUES, MOST_RESULT_LEVELS)
-        text, images = cast("tuple[object, tuple[ImagePart, ...]]", attempt.result.shown())
-        if not isinstance(text, str):
+        text, images = attempt.result.shown()
+        if type(text) is not str:
             why = f"its message is of the type {type(text).__name__}, not a text"
         elif bounds_input and any(image.max_tokens is None for image in images):
             return failed(attempt, UNBOUNDED_IMAGE)

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from watchkeeper.observers.drift import DriftDetector as DriftDetector
     from watchkeeper.observers.resources import PaceEstimator as PaceEstimator, ResourceObserver as ResourceObserver
     from watchkeeper.observers.stall import StallDetector as StallDetector
+    from watchkeeper.observers.suspicion import SuspicionRules as SuspicionRules
+    from watchkeeper.oversight.own_loop import build_context as build_context, on_tool_invoked as on_tool_invoked
     from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
+    from watchkeeper.prompt.advice import RecordAssessment as RecordAssessment
     from watchkeeper.prompt.observer import Escalation as Escalation, FeedbackContext as FeedbackContext
     from watchkeeper.prompt.observer import FeedbackProvider as FeedbackProvider
     from watchkeeper.prompt.observer import FeedbackProviderConfig as FeedbackProviderConfig
@@ -30,7 +33,9 @@ else:
             "observers.drift": "DriftDetector",
             "observers.resources": "PaceEstimator ResourceObserver",
             "observers.stall": "StallDetector",
-            "prompt.advice": "Assessment Feedback Observation",
+            "observers.suspicion": "SuspicionRules",
+            "oversight.own_loop": "build_context on_tool_invoked",
+            "prompt.advice": "Assessment Feedback Observation RecordAssessment",
             "prompt.observer": (
                 "Escalation FeedbackContext FeedbackProvider FeedbackProviderConfig FeedbackTrigger ObserverConfig "
                 "ObserverContext ObserverTrigger TrajectoryObserver on_loop"

@@ -27,12 +27,19 @@ def words_of(text: str) -> frozenset[str]:
 READ_CHARS: Final = 4_000
 """The characters of a result or of an argument that are read; of longer texts the middle is only compared."""
 
+READ_ARGUMENTS: Final = 5 * READ_CHARS
+"""The characters of all arguments of a call that are read, together."""
+
 READ_VALUES: Final = 100
 """The number of values among a call's arguments that are read."""
+
+DEEPEST: Final = 20
+"""What stands in more lists than this is not read."""
 
 THINGS: Final = 24
 """How many things one text may name."""
 
+LONGEST_KEY: Final = 60
 LONGEST_NAME: Final = 120
 LONGEST_VERB: Final = 24
 
@@ -134,11 +141,23 @@ def read_arguments(params: Any) -> Question:
     """
     question = Question([], [], [], [], [], [], [], [], [], [], [])
     if isinstance(params, str):
-        _read_text(("", False, False), params[:READ_CHARS], question)
+        _read_text(("", False, False), both_ends(params), question)
         return question
+    left = READ_ARGUMENTS
     for path, value in islice(_flat(params), READ_VALUES):
-        _read_value(path, kind_of_key(path.rpartition(".")[2]), value, question)
+        if isinstance(value, str):
+            left -= min(len(value), READ_CHARS)
+            value = both_ends(value) if left >= 0 else f"{hash(value)}"  # of the rest only whether it is the same
+        _read_value(path, kind_of_key(path.rpartition(".")[2][:LONGEST_KEY]), value, question)
     return question
+
+
+def both_ends(text: str) -> str:
+    """Return a text, or both ends of a long one with a fingerprint of its middle on a line between them."""
+    if len(text) <= READ_CHARS:
+        return text
+    half = READ_CHARS // 2
+    return f"{text[:half]}\nmiddle{hash(text[half:-half])}\n{text[-half:]}"
 
 
 def settle(question: Question, *, written: bool) -> None:
@@ -156,7 +175,7 @@ def settle(question: Question, *, written: bool) -> None:
 @lru_cache(maxsize=1024)
 def kind_of_key(key: str) -> Kind:
     """Return what the name of an argument says about it."""
-    name = HUMP.sub("_", key[:60]).replace("-", "_").lower()
+    name = HUMP.sub("_", key).replace("-", "_").lower()
     kinds = (
         ("passing", PASSING_KEYS),
         ("own id", OWN_ID_KEYS),
@@ -183,7 +202,7 @@ def _read_value(path: str, key: Kind, value: Any, question: Question) -> None:
             if key[1]:
                 question.doing.append(value[:LONGEST_VERB].lower())
             return
-        _read_text(key, value[:READ_CHARS], question)
+        _read_text(key, value, question)
     elif isinstance(value, bool) or kind == "shown":
         question.exact.append(f"{path}={value}")
     elif kind in ("payload", "maybe"):
@@ -269,9 +288,11 @@ def _within(value: Any, path: str, depth: int) -> Iterable[tuple[str, Any]]:
         each = cast("Sequence[Any]", value)[:READ_VALUES]
         if all(isinstance(one, str) for one in each):
             yield path, " ".join(cast("Sequence[str]", each))
-        else:
+        elif depth < DEEPEST:
             for one in each:
                 yield from _within(one, path, depth + 1)
+        else:
+            yield path, "object"
     elif value is None or isinstance(value, str | int | float):
         yield path, value
     elif depth < 4 and (isinstance(value, Mapping | msgspec.Struct) or is_dataclass(value)):
@@ -292,7 +313,9 @@ LONG_QUESTION: Final = 4
 
 THING: Final = re.compile(
     r"'([^'\n]{2,80})'|\"([^\"\n]{2,80})\"|`([^`\n]{2,80})`"
-    r"|((?:[a-z][a-z0-9+.-]*://)?[\w~.@-]*(?:[/\\][\w.@~{}-]+)+/?)|(\w[\w-]*(?:[._:@-][\w-]+)+)"
+    # a path begins at a word's beginning or a slash, so that a long word is not searched from each of its characters
+    r"|((?:(?<![\w~.@-])|(?=[/\\]))(?:[a-z][a-z0-9+.-]*://)?[\w~.@-]*(?:[/\\][\w.@~{}-]+)+/?)"
+    r"|(\b\w[\w-]*(?:[._:@-][\w-]+)+)"
 )
 
 
@@ -433,30 +456,32 @@ WHOLE: Final = words_of(
 SUBCOMMAND: Final = re.compile(r"-m|[a-z][a-z_-]*")
 
 LINE: Final = re.compile(r"\s*(?:\$ )?([a-z][\w.+-]*)\s+\S")
-IN_QUOTES: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
+IN_QUOTES: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\[\s\S]?)*(?:\"|\Z)")
 BETWEEN: Final = re.compile(r"(?:&&|\|\||;|\n|(?<!\|)\|(?!\|))")
-REDIRECT: Final = re.compile(r"(?<![0-9&<>=-])1?>>?\s*(?!\s*(?:/dev/null|&))[\w./~$\"'-]")
+REDIRECT: Final = re.compile(r"(?<![0-9&<>=-])1?>>?\s*+(?!/dev/null|&)[\w./~$\"'-]")
 NOISE: Final = re.compile(r" ?[0-9&]?>>? ?(?:/dev/null|&\d)| ?\d>&\d")
 ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=\S*")
 SCRIPT_RANGE: Final = re.compile(r"['\"]?\d+(?:,\+?\d+|,\$)?[pqd]?(?:;\d+q)?['\"]?|['\"]?NR[<>=&|\dNR ]+['\"]?")
 SETTING: Final = re.compile(r"--(?!.*(?:timeout|output|namespace|context|color|verbose|watch|tail|since|wait))[\w-]+=")
 HUNK: Final = re.compile(r"^([+-])(?!\+\+|--)(.*)$", re.M)
-SUBSTITUTE: Final = re.compile(r"^\d*,?\d*s(.)(.*?)(?<!\\)\1(.*?)(?<!\\)\1")
-REPLACE: Final = re.compile(r"\.replace\(\W*(\w.*?)[\"'\\]+,[\s\"'\\]*(\w?.*?)[\"'\\]+\)")
+SUBSTITUTE: Final = re.compile(r"^\d*(?:,\d*)?s(.)(.*?)(?<!\\)\1(.*?)(?<!\\)\1")
+REPLACE: Final = re.compile(
+    r"\.replace\(\W{0,8}(\w.{0,200}?)(?<![\"'\\])[\"'\\]{1,4},[\s\"'\\]{0,8}(\w?.{0,200}?)[\"'\\]{1,4}\)"
+)
 SCRIPT: Final = re.compile(r"^[\d,$]*[caid]\\?\s*")
-PLACE: Final = re.compile(r"(?<![\w.~@-])[\w.~@-]*(?:/[\w.@-]+)+|\b[\w-]+\.[a-z]{1,5}\b")
+PLACE: Final = re.compile(r"(?<![\w.~@-])[\w.~@-]*(?:/[\w.@-]+)+|\b(?<!\w)(?<!\w-)[\w-]{1,80}\.[a-z]{1,5}\b")
 
 CHANGING_PAIRS: Final = re.compile(
-    r"\b(?:git\s+(?:-\S+\s+)*(?:commit|push|checkout|reset|stash|apply|add|merge|rebase|restore|revert|cherry-pick"
+    r"\b(?:git\s+(?:-\S+\s+){0,8}(?:commit|push|checkout|reset|stash|apply|add|merge|rebase|restore|revert|cherry-pick"
     r"|switch|tag|pull|clean|rm|mv|am)|(?:pip3?|uv|npm|pnpm|yarn|apt|apt-get|brew|cargo|gem|poetry|conda|go|dnf"
     r"|yum)\s+(?:\w+\s+)?(?:install|add|remove|uninstall|upgrade|update|get|ci)|(?:systemctl|service|supervisorctl|pm2"
     r"|rc-service)\s+(?:\S+\s+)?(?:start|restart|stop|reload|enable|disable)|(?:docker|podman"
     r"|docker-compose)\s+(?:compose\s+)?(?:run|restart|stop|start|rm|build|up|down|pull|push|prune)"
     r"|kubectl\s+(?:\S+\s+){0,6}?(?:apply|delete|patch|scale|edit|set|create|replace|annotate|label|drain|cordon)"
     r"|kubectl\s+(?:\S+\s+){0,6}?rollout\s+(?:restart|undo)|(?:terraform|tofu|pulumi|helm)\s+(?:apply|destroy|import"
-    r"|up|install|upgrade|rollback|uninstall)|sed\s+(?:-\w+\s+)*-i|sed\s+-\w*i|perl\s+-\w*i"
+    r"|up|install|upgrade|rollback|uninstall)|sed\s+(?:-\w+\s+){0,8}-i|sed\s+-\w*i|perl\s+-\w*i"
     r"|curl\s.{0,300}?(?:-X\s*(?:POST|PUT|PATCH|DELETE)|\s-d\s|--data|\s-T\s)|\.write(?:_text|_bytes|lines)?\("
-    r"|open\([^)]*['\"][wax]|(?i:insert\s+into|update\s+\w+\s+set|delete\s+from|alter\s+table|drop\s+\w+))"
+    r"|open\([^)]{0,200}['\"][wax]|(?i:insert\s+into|update\s+\w+\s+set|delete\s+from|alter\s+table|drop\s+\w+))"
 )
 
 
@@ -490,7 +515,7 @@ def is_line(text: str) -> bool:
 
 def read_line(text: str) -> Line:
     """Return what a command line asks, without options, ranges and what only shapes its output."""
-    line = NOISE.sub("", text[:READ_CHARS])
+    line = NOISE.sub("", text[: READ_CHARS + 100])  # a little more than `both_ends` returns
     bare = IN_QUOTES.sub(lambda quoted: "_" * len(quoted.group()), line)
     changes = REDIRECT.search(bare) is not None or CHANGING_PAIRS.search(line) is not None
     asked: list[str] = []

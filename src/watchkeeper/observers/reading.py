@@ -39,8 +39,8 @@ TOKEN: Final = re.compile(
     r"[ \t\r\"':,;.()<>=/|*#!?@&^~$%+]{0,20}+"  # what is between, skipped at once
     r"(?:([a-z\u00aa-\uffff]\w*(?:-\w+)*|[\n{}\[\]]"  # a word, or the end of a row
     # a day, a number with what belongs to it, if it is none of those below
-    r"|(?!\d{4}-\d\d-\d\d[t ]\d|\d\d?:\d\d:\d|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago"
-    r"|\d+h ?\d+m|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
+    r"|(?!\d{4}-\d\d-\d\d[t ]\d|\d\d?:\d\d:\d|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago\b"
+    r"|\d+h ?\d+m(?: ?\d+s)?\b|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
     r"|1\d{9}(?:\d{3})?(?:\.\d+)?\b)(?:\d{4}-\d\d-\d\d|-?\d\d?:\d\d(?!\d)|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min"
     r"|minutes|µs|us)\b|[\w%]*(?:-\w+)*)))|\\[nrt]"
     # moments, with or without a day; lasting hours and minutes; seconds and milliseconds since 1970
@@ -56,10 +56,13 @@ PASSING_FIELD: Final = re.compile(
     r"|elapsed|duration|took|uptime|age|attempts?|tries|try|polls?|looks?|calls?|seq|pid|checked|asked|queried|polled"
     r"|fetched|refreshed|time|runtime|nonce|response-time|wall|token|hash|sha|sha256|md5|digest|checksum|rev|revision"
     r"|rid|tid|execution_count|seconds|secs)(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|number|key|token"
-    r"|time|ref))*|(?:query|server|exec|execution|total|cpu|read|load|db|sql|tool|fetch|op)_?(?:ms|millis|secs|seconds"
+    r"|time|ref)){0,3}|(?:query|server|exec|execution|total|cpu|read|load|db|sql|tool|fetch|op)_?(?:ms|millis|secs|seconds"
     r"|time)|[a-z_]+_(?:at|ts|hash|token|elapsed|rev))|ms|millis|msec|requestid|traceid|in|after|within|real|user|sys"
 )
 """Words after which a number, or a code, differs by itself."""
+
+LONGEST_FIELD: Final = 100
+"""A longer word is no name of such a field."""
 
 MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys"))
 """Words after which only a duration passes."""
@@ -80,6 +83,9 @@ FINAL: Final = re.compile(
 )
 ACK_WORDS: Final = 25
 """An acknowledgement has at most so many words."""
+
+COMMENT: Final = re.compile(r"(?:^|(?<=[;{},]))[^\S\n]*//.*$|(?:^|(?<=\s))#(?:[^\S\n].*)?$", re.MULTILINE)
+"""A comment in a program; not the rest of an address, of a division or of a number such as ``#12``."""
 
 ENDS: Final = frozenset("\n{}[]")
 ROW_WORDS: Final = 2
@@ -394,7 +400,7 @@ def passes(before: str, token: str) -> bool:
 @lru_cache(maxsize=2048)
 def is_passing(before: str) -> bool:
     """Return whether what stands after a word differs at every call by itself."""
-    return PASSING_FIELD.fullmatch(before) is not None
+    return len(before) <= LONGEST_FIELD and PASSING_FIELD.fullmatch(before) is not None
 
 
 def rows_of(tokens: Sequence[str], asked: frozenset[str]) -> frozenset[int]:
@@ -420,14 +426,14 @@ def bounded(text: str) -> str:
 
 
 def normal(text: str) -> str:
-    """Return a text without its layout and its comments."""
-    lines = (line.split("#", 1)[0].split("//", 1)[0] for line in text[:20_000].lower().splitlines())
-    return "".join("".join(lines).split()) or "".join(text.split())
+    """Return a text without its layout and, if it has several lines, without comments."""
+    bare = COMMENT.sub("", text) if "\n" in text else text
+    return "".join(bare.lower().split()) or "".join(text.split())
 
 
 def amount_of(written: Sequence[str]) -> tuple[tuple[float, ...], int]:
     """Return the numbers of what is written, if they are few, and a fingerprint of the rest."""
-    text = " ".join(written)[:READ_CHARS]
+    text = " ".join(written)
     found = AMOUNT.findall(text)
     return tuple(map(float, found)) if len(found) <= AMOUNTS else (), hash(AMOUNT.sub("#", text))
 

@@ -200,8 +200,7 @@ FOREIGN: Final = re.compile(
     r"verweigert|abgelehnt|abgelaufen|gesperrt|fehlgeschlagen|nicht (?:erlaubt|zulässig|möglich|erreichbar|berechtigt"
     r"|gespeichert)|schreibgeschützt|refusée?\b|échoué|interdit|impossible|expirée?\b|plein\b|denegado|rechazad"
     r"|no permitid|caducad|lleno|geweigerd|mislukt|verlopen|negato|scadut|отказано|ошибка|запрещ"
-    r"|失败|错误|拒绝|权限|過期|失敗|エラー"
-    r"|権限|できません"
+    r"|失败|错误|拒绝|权限|過期|失敗|エラー|権限|できません"
 )
 """The same in other languages."""
 
@@ -237,7 +236,7 @@ STATE: Final = re.compile(
 REPORT: Final = re.compile(
     r"^(?!(?:error|fault|reason|cause|why|message|msg|detail|no|nok|denied|rejected|skipped|sorry"
     r"|missing)\b)(?![^:=]{0,30}\b(?:failed|error|fault|problem|missing|rejected|refused|denied|suspended|expired"
-    r"|locked|blocked|held)\s*[:=] (?!no\b|none))(?:[\w/()-]+ ?){1,4}(?::[ \t]+"
+    r"|locked|blocked|held)\s*[:=] (?!no\b|none))(?:[\w/()-]+ ){0,3}[\w/()-]+ ?(?::[ \t]+"
     r"|=[ \t]*)(?!not? \w)(?:\S+(?: \S+)?(?:; ?[\w ]+: \S+)*[ \t]*$|\d+ .*$)|^.*\w=\S.*\w=\S.*$",
     re.MULTILINE,
 )
@@ -260,8 +259,9 @@ LISTED: Final = re.compile(r"[\w./\\-]+:\d+[:-]|[#*•§]|\d+[.)] |def |class |i
 """How a line of a file begins, or of a list."""
 
 ENDED: Final = re.compile(
-    r"^\W*(?:(?:command|process|program)\s+)?(?:exit(?:ed)?(?:\s+with)?(?:[ _-]?(?:code|status))?|status"
-    r"|return[ _]?code|rc|code|\?)\W{0,3}(?<!\d)([0-2]?\d?\d)(?:\W*$|[\s,;|)\]]+(?:\w+\s*[=:]\s*[\w.]+[\s,;)\]]*)*$)",
+    r"^\W*(?:(?:command|process|program)\s+)?(?:exit(?:ed)?(?:\s+with)?(?:[ _-]?(?:code|status))?"
+    r"|status|return[ _]?code|rc|code|\?)\W{0,3}(?<!\d)([0-2]?\d?\d)(?:\W*$"
+    r"|[\s,;|)\]]+(?:\w+\s*[=:]\s*[\w.]+(?:[\s,;)\]]+|$))*$)",
     re.MULTILINE,
 )
 """The line that tells the exit code."""
@@ -273,12 +273,12 @@ CODE_FIELD: Final = re.compile(r'"(?:exit_?(?:code|status)?|return_?code|rc|exit
 
 VERDICT: Final = re.compile(
     r"(?<![\d.])(?!0*[45]\d\d [ef])\d+ (?:(?:tests?|checks?|cases?|specs?|assertions?|examples?|suites?"
-    r"|rules?) )?(?:failed|passed|failing|passing)\b(?!:? \D*\b(?:to|because|with)\b)|^\s*(?:failed|fail|not ok"
+    r"|rules?) )?(?:failed|passed|failing|passing)\b(?!:? \D*\b(?:to|because|with)\b)|^[^\S\n]*(?:failed|fail|not ok"
     r"|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b|[45]\d\d\b)[\w./-]*[/_:.\d]|\bassert"
     r"|\bexpected:? (?!\d+[- ][a-z])[^\s,;]*\d|\bexpected (?!an? |yyyy|one of|int|num|str|date"
     r"|bool).{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures|errors|passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])"
     r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|\b(?:tests?|specs?"
-    r"|lint)[\w ]{0,20}(?:failed|red)\b|^(?:type ?)?checks?\b[\w ]{0,20}(?:failed|red)\b|\d+ (?:of|/) ?\d+ (?:tests"
+    r"|lint)[\w ]{0,20}(?:failed|red)\b|^(?:type ?)?checks?\b[\w ]{0,20}(?:failed|red)\b|\d (?:of|/) ?\d+ (?:tests"
     r"|checks|passed|failed|ok)",
     re.MULTILINE,
 )
@@ -426,7 +426,7 @@ def _decoded(text: str) -> dict[str, Any]:
     """Return the fields of an answer; none if it is no whole JSON object."""
     try:
         fields = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
 
@@ -526,7 +526,8 @@ def _unwrapped(text: str, *, has_code: bool) -> str:
 
 
 ENVELOPE: Final = re.compile(
-    r"^\W*(?:stdout|stderr|output)\W*$|^\W*(?:rc|took|elapsed|duration|time|done)\b[ \w:=]*?[\d.]+ ?(?:ms|s)\W*$",
+    r"^[^\w\n]*(?:stdout|stderr|output)[^\w\n]*$"
+    r"|^[^\w\n]*(?:rc|took|elapsed|duration|time|done)\b[ \w:=]*?(?<![\d.])[\d.]+ ?(?:ms|s)[^\w\n]*$",
     re.MULTILINE,
 )
 WRITTEN: Final = re.compile(r"^(?:std_?out|std_?err|output|out|err|text|lines|body|content|response|result|log)$")
@@ -637,13 +638,12 @@ LABEL: Final = re.compile(
 """Names of fields and headers."""
 
 QUOTED: Final = re.compile(r"(?<!\w)'(\w{2,60})'|\"(\w{2,60})\"")
-NAMED_THING: Final = re.compile(r"(?<!\w)'[^'\s]*'|`[^`\s]*`|\"[^\"\s]*\"|[\w.~-]*[/\\](?!1\.)[\w./\\~-]+")
+NAMED_THING: Final = re.compile(r"(?<!\w)'[^'\s]*'|`[^`\s]*`|\"[^\"\s]*\"|(?<![\w.~-])[\w.~-]*[/\\](?!1\.)[\w./\\~-]+")
 """Names, whose words say nothing of what went wrong."""
 
 WORD: Final = re.compile(r"[^\W\d_]{3,}")
-PLACED: Final = re.compile(r"\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
-PASSING: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
-
+PLACED: Final = re.compile(r"(?<!\S)\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
+PASSING: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|(?<![^\s'\"`])\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
 
 FRAME: Final = words_of(
     "error errors err fail failed failure fails denied refused rejected forbidden invalid cannot can could not the"

@@ -20,10 +20,11 @@ from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.quantities import format_duration
+from watchkeeper.core.text import logger
 from watchkeeper.core.workers import Patience, has_passing, run_in_worker
 from watchkeeper.kernel.turn_machine import Observed
 from watchkeeper.oversight.sources import Round, Source, ask_all, said_of
-from watchkeeper.prompt.advice import Advice, Assessment, Feedback, Severity, render_block
+from watchkeeper.prompt.advice import SUSPICION, Advice, Assessment, Feedback, Severity, render_block
 from watchkeeper.prompt.observer import Escalation, FeedbackContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.runtime.events import (
@@ -73,6 +74,8 @@ class Oversight:
         self._by_name = {source.name: source for source in self._sources}
         self._awaited = [source for source in self._sources if source.trigger.when_file_exists is not None]
         self._escalating = any(source.config.escalate is not None for source in self._sources)
+        self._judges = [source for source in self._sources if source.trigger.on_suspicion]
+        self._suspicions: dict[str, Advice] = {}
         self._severities: dict[str, Sequence[Severity]] = {source.name: source.severities for source in self._sources}
         self._prompt = plan.prompt
         self._task = "\n\n".join(message.text for message in plan.prompt.messages)
@@ -103,30 +106,31 @@ class Oversight:
         budget = scope.gate.budget_status(turn - 1)
         now = scope.clock.now()
         appeared, runs = await self._appeared(budget) if self._awaited else ((), [])
-        due = [source for source in self._sources if self._is_due(source, budget, now) or source in appeared]
+        due = [each for each in self._sources if each.is_due(self._trajectory, budget, now) or each in appeared]
         if due:
-            runs += await ask_all(due, self._round(budget, now))
+            runs += await ask_all(due, self._round(budget, now, []))
+            if self._judges and self._suspect(runs):
+                due = [each for each in self._judges if each not in due and each.is_due(self._trajectory, budget, now)]
+                said: list[Advice] = [ran.advice for ran in runs if ran.advice is not None]
+                runs += await ask_all(due, self._round(budget, now, said))
             self._follow_log()  # they may have written to the session
         if scope.clock.monotonic() >= over_at(scope.gate, scope.clock):
             turn = 0  # no model turn follows that could read it
         text = self._hear(runs, call_index, turn, now)
         return Observed(text, await self._escalate(call_index, turn) if self._escalating else None)
 
-    def _is_due(self, source: Source, budget: BudgetStatus, now: datetime) -> bool:
-        """Whether a condition of its trigger holds."""
-        trigger, trajectory = source.trigger, self._trajectory
-        if source.off or (trajectory.count <= source.quiet_until and source.is_quiet(trajectory.count)):
-            return False
-        if trigger.on_every_call:
-            return True
-        every, errors, seconds = trigger.every_n_calls, trigger.after_consecutive_errors, trigger.every_n_seconds
-        if every is not None and trajectory.count - source.spoke_at_call >= every:
-            return True
-        if errors is not None and trajectory.errors_in_a_row >= errors:
-            return True
-        if seconds is not None and (source.spoke_at is None or _apart(now, source.spoke_at) >= seconds):
-            return True
-        return source.passed(budget) > source.marks
+    def _suspect(self, runs: Sequence[SourceRan]) -> bool:
+        """Take in what was suspected; return whether anything was. A judge that is asked clears it."""
+        found = False
+        for ran in runs:
+            if ran.advice is not None and ran.advice.severity == SUSPICION:
+                found = True
+                self._suspicions[ran.source] = ran.advice
+                for judge in self._judges:
+                    judge.suspected = True
+            elif any(ran.source == judge.name for judge in self._judges):
+                self._suspicions.clear()
+        return found
 
     async def _appeared(self, budget: BudgetStatus) -> tuple[Sequence[Source], list[SourceRan]]:
         """Return the sources whose awaited file has appeared since the last look, and one failure for each file that
@@ -160,9 +164,8 @@ class Oversight:
             source.file_seen = is_there
         return new, failed
 
-    def _round(self, budget: BudgetStatus, now: datetime) -> Round:
+    def _round(self, budget: BudgetStatus, now: datetime, said: list[Advice]) -> Round:
         scope = self._scope
-        said: list[Advice] = []
         context = FeedbackContext(
             session=scope.session,
             budget=budget,
@@ -177,6 +180,7 @@ class Oversight:
             adapter=self._adapter,
             nested=self._nested,
             prompt=self._prompt,
+            suspicions=tuple(self._suspicions.values()),
         )
         over = over_at(scope.gate, scope.clock)
         return Round(context, said, self._trajectory.count, now, scope, over)
@@ -186,8 +190,11 @@ class Oversight:
 
         If no turn can read it (``turn`` is 0), nothing is appended: the advice waits for a later run of the session.
         """
+        self._suspect(runs)
         for ran in runs:
             self._by_name[ran.source].follow(ran, call_index, now)
+            if ran.error is not None:
+                logger().warning(f"observer.{ran.outcome}", observer=ran.source, error=ran.error, after_call=call_index)
         waiting = [source for source in self._sources if source.waiting is not None and turn]
         advices = [advice for source in waiting if (advice := source.deliver(call_index)) is not None]
         if not (runs or advices):
@@ -276,6 +283,7 @@ class Oversight:
         off = [source for source in self._sources if source.off]
         for source in self._sources:
             source.forget()
+        self._suspicions.clear()
         kept: list[tuple[Any, Callable[[Any], None]]]
         kept = [(event, self._followed[kind]) for kind in OF_ONE_CALL for event in session[kind].all()]
         of_earlier = {id(ran) for ran in session[ObserversRan].all()[: self._earlier]}
@@ -288,6 +296,7 @@ class Oversight:
         return self._trajectory.begin(session[ToolInvoked].all())
 
     def _take_in(self, ran: ObserversRan) -> None:
+        self._suspect(ran.runs)
         for each in ran.runs:
             for source in self._named(each.source):
                 source.follow(each, ran.call_index, ran.created_at)
@@ -313,11 +322,6 @@ class Oversight:
         return [self._by_name[name] for name in names if name in self._by_name]
 
 
-def _apart(one: datetime, other: datetime) -> float:
-    """Return the seconds between two moments, never negative, even if the machine's clock was set back."""
-    return abs((one - other).total_seconds())
-
-
 def _call_index(kept: tuple[Any, Callable[[Any], None]]) -> int:
     return int(kept[0].call_index)
 
@@ -339,9 +343,14 @@ async def _called(call: Callable[[Advice], Any], advice: Advice) -> None:
 
 def keep_assessments(view: SliceView[Assessment], event: ObserversRan) -> Extend[Assessment]:
     """Keep what observers said."""
-    return Extend(tuple([ran.advice for ran in event.runs if isinstance(ran.advice, Assessment)]))
+    return Extend(tuple([said for said in _advised(event) if isinstance(said, Assessment)]))
 
 
 def keep_feedback(view: SliceView[Feedback], event: ObserversRan) -> Extend[Feedback]:
     """Keep what feedback providers said."""
-    return Extend(tuple([ran.advice for ran in event.runs if isinstance(ran.advice, Feedback)]))
+    return Extend(tuple([said for said in _advised(event) if isinstance(said, Feedback)]))
+
+
+def _advised(event: ObserversRan) -> Sequence[Advice]:
+    """Return what was said that is no mere suspicion; that is on the log alone."""
+    return [ran.advice for ran in event.runs if ran.advice is not None and ran.advice.severity != SUSPICION]

@@ -26,7 +26,8 @@ from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import error_text, storable
 from watchkeeper.core.workers import Patience, has_passing, run_in_worker
-from watchkeeper.prompt.advice import SEVERITIES, Advice, Assessment, Feedback, Severity
+from watchkeeper.oversight.cool_down import CoolDown
+from watchkeeper.prompt.advice import SEVERITIES, SUSPICION, Advice, Assessment, Feedback, Severity
 from watchkeeper.prompt.observer import (
     TREND_SPAN,
     FeedbackContext,
@@ -35,6 +36,7 @@ from watchkeeper.prompt.observer import (
     SourceConfig,
     is_on_loop,
 )
+from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.runtime.events import AdviceAcknowledged, SourceRan
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, is_cancelled, within
@@ -56,6 +58,7 @@ class Source:
         should_run: The user's method.
         speak: The user's method: ``observe`` or ``provide``.
         about_limits: Whether it speaks of hard limits; its warnings are then never held back.
+        is_status: Whether all of its advice is told: it speaks of limits, or only when something happens.
         off: Whether it overran its time and is not asked any more.
         spoke_at_call: Tool calls when it last spoke or failed; 0 before.
         spoke_at: When that was, or None.
@@ -65,6 +68,10 @@ class Source:
         waiting: Advice that the agent has not been told yet.
         quiet_until: Tool call up to which it is to be quiet.
         grave: Pieces of advice in a row that count for its escalation.
+        cool_down: What of its advice the agent is told.
+        asked: How often it was asked, if that is bounded.
+        asked_at_call: Tool calls when it was last asked, if that is bounded.
+        suspected: Whether another source has raised a suspicion since then.
     """
 
     def __init__(self, config: SourceConfig) -> None:
@@ -80,6 +87,8 @@ class Source:
         self.asks_on_loop = is_on_loop(self.should_run)
         self.speaks_on_loop = self.asks_on_loop and is_on_loop(self.speak)
         self.about_limits = bool(getattr(config.source, "about_limits", False))
+        events = {"at_limit_share", "when_file_exists"}
+        self.is_status = self.about_limits or events.issuperset(self.trigger.conditions or ("on_every_call",))
         self.file_seen = False
         self.off = False
         self.severities: deque[Severity] = deque(maxlen=KEPT_SEVERITIES)
@@ -94,16 +103,48 @@ class Source:
         self.waiting: Advice | None = None
         self.quiet_until = 0
         self.grave = 0
+        self.cool_down = CoolDown(self.config.cool_down)
+        self.asked = self.asked_at_call = 0
+        self.suspected = False
 
     def begin_run(self) -> None:
         """Forget what held for an earlier run only."""
         self.off = False
         self.marks = 0
 
+    def is_due(self, trajectory: Trajectory, budget: BudgetStatus, now: datetime) -> bool:
+        """Return whether a condition of its trigger holds; one that waits for a file is asked by the engine."""
+        trigger = self.trigger
+        if self.off or (trajectory.count <= self.quiet_until and self.is_quiet(trajectory.count)):
+            return False
+        if trigger.at_most_one_in is not None and not self.may_be_asked(trajectory.count, trigger.at_most_one_in):
+            return False
+        if trigger.on_every_call or (trigger.on_suspicion and self.suspected):
+            return True
+        every, errors, seconds = trigger.every_n_calls, trigger.after_consecutive_errors, trigger.every_n_seconds
+        if every is not None and trajectory.count - max(self.spoke_at_call, self.asked_at_call) >= every:
+            return True
+        if errors is not None and trajectory.errors_in_a_row >= errors:
+            return True
+        if seconds is not None and (self.spoke_at is None or _apart(now, self.spoke_at) >= seconds):
+            return True
+        return self.passed(budget) > self.marks
+
+    def may_be_asked(self, count: int, one_in: int) -> bool:
+        """Return whether a bound of one question in so many calls allows one after ``count`` tool calls."""
+        if not self.asked:
+            return True
+        return self.asked * one_in < count and count - self.asked_at_call >= 2 * one_in // 3
+
     def passed(self, budget: BudgetStatus) -> int:
         """Return how many shares of its trigger are passed; a share counts once for every limit that has passed it."""
         shares = self.trigger.shares
         return sum(used >= each for used in budget.shares.values() for each in shares) if shares else 0
+
+    @property
+    def hears_silence(self) -> bool:
+        """Whether it matters for what the agent is told that it has nothing to say now."""
+        return not self.is_status and self.cool_down.hears_silence
 
     def is_quiet(self, call_index: int) -> bool:
         """Return whether the agent asked it to be quiet; a source about hard limits is asked nevertheless."""
@@ -113,18 +154,27 @@ class Source:
         """Record the outcome of asking it; after a failure the trigger's interval begins anew, as after advice."""
         if ran.outcome == "overran":
             self.off = True
+        if self.trigger.at_most_one_in is not None:
+            self.asked, self.asked_at_call, self.suspected = self.asked + 1, call_index, False
         if ran.outcome == "silent":
             self.grave = 0
+            self.cool_down.silent(call_index)
             return
         self.spoke_at_call, self.spoke_at = call_index, at
-        self.marks = ran.marks
+        passed, self.marks = ran.marks > self.marks, ran.marks
         advice = ran.advice
         if advice is None:
+            return
+        if advice.severity == SUSPICION:
+            self.grave = 0
+            self.cool_down.silent(call_index)
             return
         self.severities.append(advice.severity)
         if call_index <= self.quiet_until and not self._holds_back_nothing(advice):
             return  # the agent does not see this advice, so it cannot have ignored it
-        self.waiting = advice
+        news = self.cool_down.tells(advice, call_index)
+        if news or passed or self.is_status or self.waiting is not None:
+            self.waiting = advice
         escalate = self.config.escalate
         if escalate is not None:
             graver = SEVERITIES.index(advice.severity) >= SEVERITIES.index(escalate.severity)
@@ -133,6 +183,7 @@ class Source:
     def answered(self, answer: AdviceAcknowledged) -> None:
         """Take in that the agent answered it."""
         self.quiet_until = answer.call_index + answer.for_calls
+        self.cool_down.skip(answer.for_calls)
         self.grave = 0
         if self.waiting is not None and not self._holds_back_nothing(self.waiting):
             self.waiting = None
@@ -146,6 +197,11 @@ class Source:
 
     def _holds_back_nothing(self, advice: Advice) -> bool:
         return self.about_limits and advice.severity == "warning"
+
+
+def _apart(one: datetime, other: datetime) -> float:
+    """Return the seconds between two moments, never negative, even if the machine's clock was set back."""
+    return abs((one - other).total_seconds())
 
 
 ERROR_CHARS: Final = 500
@@ -379,16 +435,17 @@ def said_of(error: BaseException) -> str:
 
 
 def silent(source: Source) -> SourceRan | None:
-    """Return what is recorded of a source that has nothing to say: an event only if it ends a series of grave
-    advice.
+    """Return what is recorded of a source that has nothing to say: an event only if it ends a series of advice that
+    counts for escalation or for what the agent is told again.
     """
-    return SourceRan(source.name, "silent") if source.grave else None
+    return SourceRan(source.name, "silent") if source.grave or source.hears_silence else None
 
 
 def _checked(source: Source, said: object, round_: Round) -> SourceRan | None:
     """Check the advice of a source, and add its time and call index."""
     if said is None:
-        return silent(source)
+        bounded = source.trigger.at_most_one_in is not None  # the question counts, and may have cost something
+        return SourceRan(source.name, "silent") if bounded else silent(source)
     expected = Assessment if source.is_observer else Feedback
     if not isinstance(said, expected):
         if inspect.iscoroutine(said):

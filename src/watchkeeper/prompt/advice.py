@@ -18,13 +18,18 @@ from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import is_listed, is_text
 from watchkeeper.core.text import bounded
 from watchkeeper.session.log import event
+from watchkeeper.session.reducers import BY_DEFAULT
+from watchkeeper.session.slices import Extend, SliceView
 
 T = TypeVar("T")
 
-Severity = Literal["info", "caution", "warning"]
+Severity = Literal["suspicion", "info", "caution", "warning"]
+
+SUSPICION: Final = "suspicion"
+"""The severity of what may be trouble: the agent is not told, it is kept on the log alone, and it asks the judges."""
 
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "caution", "warning")
-"""All severities, the mildest first."""
+"""The severities of what the agent is told, the mildest first."""
 
 EVIDENCE_CHARS: Final = 2000
 """Longer evidence is cut, with a note; so is any other text of advice."""
@@ -127,8 +132,9 @@ class Advice:
         put(self, "summary", _bounded(self.summary, "the summary of advice"))
         if not is_text(self.summary):
             raise ObserverError(f"the {type(self).__name__} of {source!r} has an empty summary; say what you see")
-        if self.severity not in SEVERITIES:
-            raise ObserverError(f"severity={self.severity!r} of {source!r} must be one of {', '.join(SEVERITIES)}")
+        if self.severity not in (SUSPICION, *SEVERITIES):
+            known = ", ".join((SUSPICION, *SEVERITIES))
+            raise ObserverError(f"severity={self.severity!r} of {source!r} must be one of {known}")
         at = cast("object", self.timestamp)
         if at is not None and (not isinstance(at, datetime) or at.tzinfo is None):
             raise ObserverError(f"timestamp={at!r} of {source!r} must be a datetime with a time zone, or None")
@@ -150,7 +156,7 @@ class Assessment(Advice):
         summary: The conclusion, in a sentence or two.
         observations: What the conclusion is based on.
         suggestions: What the agent might do.
-        severity: ``info``, ``caution`` or ``warning``.
+        severity: ``info``, ``caution`` or ``warning``; or ``suspicion``, which the agent is not told (`SUSPICION`).
         timestamp: When it was made, in UTC; set when it is recorded.
         call_index: Number of tool calls when it was made; set when it is recorded.
     """
@@ -186,6 +192,28 @@ class Feedback(Advice):
     severity: Severity = "info"
     timestamp: datetime | None = None
     call_index: int = 0
+
+
+@event("record_assessment")
+@dataclass(frozen=True, slots=True)
+class RecordAssessment:
+    """Appends an assessment to ``session[Assessment]`` when it is dispatched: for a loop of your own.
+
+    Runs record what their observers say by themselves.
+
+    Attributes:
+        assessment: What was said.
+    """
+
+    assessment: Assessment
+
+
+def record_assessment(view: SliceView[Assessment], event: RecordAssessment) -> Extend[Assessment]:
+    """Keep the assessment; a suspicion is on the log alone."""
+    return Extend(() if event.assessment.severity == SUSPICION else (event.assessment,))
+
+
+BY_DEFAULT[RecordAssessment] = ((Assessment, record_assessment),)
 
 
 def render_block(advices: Iterable[Advice], call_index: int) -> str:

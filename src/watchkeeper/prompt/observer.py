@@ -26,6 +26,7 @@ from watchkeeper.core.quantities import DurationLike, duration, is_number, is_sh
 from watchkeeper.prompt.advice import (
     MAX_AGE_CALLS,
     SEVERITIES,
+    SUSPICION,
     Advice,
     Assessment,
     Feedback,
@@ -49,6 +50,12 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 Trend = Literal["rising", "steady", "falling"]
+
+COOL_DOWN: Final = 4
+"""Looks after which an unchanged finding is told again, by default: 60 of them are told at most 5 times."""
+
+ONE_IN: Final = 15
+"""Tool calls for each question to a judge, on average, by default."""
 
 TREND_SPAN: Final = 3
 """The number of pieces of advice of one source that a trend is read from."""
@@ -80,6 +87,7 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
         task: The text of the first messages that the agent was sent.
         filesystem: A read-only view of the run's files, or None.
         nested: The rules of nested evaluations.
+        suspicions: What was suspected since a judge was last asked, the newest of each source.
     """
 
     prompt: RenderedPrompt[Any] | None = None
@@ -94,6 +102,7 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
     task: str = ""
     filesystem: Filesystem | None = None
     nested: NestedExecutionConfig = NESTED
+    suspicions: Sequence[Advice] = ()
 
     @property
     def last_assessment(self) -> Assessment | None:
@@ -101,9 +110,14 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
         return self.session[Assessment].latest()
 
     @property
+    def last_feedback(self) -> Feedback | None:
+        """The newest feedback of any feedback provider."""
+        return self.session[Feedback].latest()
+
+    @property
     def assessments(self) -> tuple[Assessment, ...]:
         """The assessments of other observers after this same call, so that an observer may build on them."""
-        return tuple(advice for advice in self.advice if isinstance(advice, Assessment))
+        return tuple(each for each in self.advice if isinstance(each, Assessment) and each.severity != SUSPICION)
 
     @property
     def tool_call_count(self) -> int:
@@ -111,7 +125,7 @@ class ObserverContext(_OfSession, frozen=True, kw_only=True):
         return len(self.session[ToolInvoked].all())
 
     def tool_calls_since_last_assessment(self) -> int:
-        """Return the number of tool calls since the newest assessment of any observer."""
+        """Return the number of tool calls since `last_assessment`; all of them if there is none."""
         last = self.last_assessment
         return max(self.tool_call_count - (0 if last is None else last.call_index), 0)
 
@@ -158,6 +172,14 @@ class FeedbackContext(ObserverContext, frozen=True):
     deadline: Deadline | None = None
     adapter: NestedAdapter | None = None
     run_context: RunContext | None = None
+
+    @property
+    def last_assessment(self) -> Assessment | None:
+        """What an observer or a feedback provider said last; feedback is given with its provider as the observer."""
+        last, said = self.session[Assessment].latest(), self.last_feedback
+        if said is None or (last is not None and last.call_index > said.call_index):
+            return last
+        return Assessment(*(getattr(said, name) for name in Feedback.__slots__))
 
     def create_nested_context(
         self, *, budget: Budget | None = None, max_duration: DurationLike | None = None
@@ -256,6 +278,9 @@ class ObserverTrigger:
         on_every_call: After every call; the observer decides.
         at_limit_share: When this share of any limit is used: one or several between 0 and 1; each once for each limit.
         when_file_exists: When a file of this path appears in the run's filesystem; once for each time it appears.
+        on_suspicion: When another source has raised a suspicion since this one was last asked: for judges.
+        at_most_one_in: It is asked at most once in so many tool calls on average, whatever condition holds, and not
+            twice within two thirds of them; 15 by default with ``on_suspicion``, else not bounded.
     """
 
     every_n_calls: int | None = None
@@ -264,6 +289,8 @@ class ObserverTrigger:
     on_every_call: bool = False
     at_limit_share: float | tuple[float, ...] | None = None
     when_file_exists: str | None = None
+    on_suspicion: bool = False
+    at_most_one_in: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse conditions that could never hold, or that would always hold by mistake.
@@ -271,18 +298,21 @@ class ObserverTrigger:
         Raises:
             ObserverError: Naming the condition and its value.
         """
-        for name in ("every_n_calls", "after_consecutive_errors"):
+        for name in ("every_n_calls", "after_consecutive_errors", "at_most_one_in"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name))
         seconds = self.every_n_seconds
         if seconds is not None and (not is_number(seconds) or seconds <= 0):
             raise ObserverError(f"every_n_seconds={seconds!r} must be a finite number above 0")
-        if self.on_every_call not in (True, False):
-            raise ObserverError(f"on_every_call={self.on_every_call!r} must be True or False")
+        for name in ("on_every_call", "on_suspicion"):
+            if getattr(self, name) not in (True, False):
+                raise ObserverError(f"{name}={getattr(self, name)!r} must be True or False")
         if self.at_limit_share is not None:
             object.__setattr__(self, "at_limit_share", _shares(self.at_limit_share))
         if self.when_file_exists is not None:
             _check_file(self.when_file_exists)
+        if self.on_suspicion and self.at_most_one_in is None:
+            object.__setattr__(self, "at_most_one_in", ONE_IN)
         if not (self.conditions or self.on_every_call):
             raise ObserverError(
                 "a trigger without a condition never fires; give on_every_call=True, every_n_calls=10 or another"
@@ -292,7 +322,7 @@ class ObserverTrigger:
     def conditions(self) -> tuple[str, ...]:
         """Names of the conditions that are set, except `on_every_call`."""
         names = ("every_n_calls", "after_consecutive_errors", "every_n_seconds", "at_limit_share", "when_file_exists")
-        return tuple(name for name in names if getattr(self, name) is not None)
+        return (*(name for name in names if getattr(self, name) is not None), *["on_suspicion"][: self.on_suspicion])
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -357,6 +387,7 @@ class Configured:
     max_age_calls: int
     time_limit: DurationLike
     escalate: Escalation | None
+    cool_down: int
 
     def __post_init__(self) -> None:
         """Refuse a source that could not be asked.
@@ -393,6 +424,8 @@ class ObserverConfig(Configured):
         max_age_calls: After this number of later tool calls, an undelivered assessment is dropped.
         time_limit: What one look may take; an observer that takes longer is off for the rest of the run.
         escalate: What happens when the agent does not follow its advice, or None.
+        cool_down: The agent is told an unchanged finding again after so many looks that found it, then after twice as
+            many, and so on; 0 tells it at every look. Of limits (``about_limits``) it is always told.
     """
 
     observer: TrajectoryObserver
@@ -400,6 +433,7 @@ class ObserverConfig(Configured):
     max_age_calls: int = MAX_AGE_CALLS
     time_limit: DurationLike = "2s"
     escalate: Escalation | None = None
+    cool_down: int = COOL_DOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +446,7 @@ class FeedbackProviderConfig(Configured):
         max_age_calls: After this number of later tool calls, undelivered feedback is dropped.
         time_limit: What one look may take; longer by default, because providers may ask a model.
         escalate: What happens when the agent does not follow its feedback, or None.
+        cool_down: When unchanged feedback is told again.
     """
 
     provider: FeedbackProvider
@@ -419,6 +454,7 @@ class FeedbackProviderConfig(Configured):
     max_age_calls: int = MAX_AGE_CALLS
     time_limit: DurationLike = "60s"
     escalate: Escalation | None = None
+    cool_down: int = COOL_DOWN
 
 
 SourceConfig = ObserverConfig | FeedbackProviderConfig
@@ -450,6 +486,8 @@ def check_source(config: Configured) -> None:
     if config.escalate is not None and not isinstance(config.escalate, Escalation):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ObserverError(f"{kind}: escalate={config.escalate!r} of {name!r} must be Escalation(...)")
     _check_count(f"max_age_calls of {name!r}", config.max_age_calls)
+    if not is_whole(config.cool_down, 0):
+        raise ObserverError(f"cool_down={config.cool_down!r} of {name!r} must be a whole number, 0 or more")
     try:
         duration(config.time_limit, f"time_limit of {name!r}")
     except LimitsError as error:

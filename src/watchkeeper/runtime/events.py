@@ -24,9 +24,10 @@ from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
-from watchkeeper.prompt.advice import Assessment, Feedback
+from watchkeeper.prompt.advice import Assessment, Feedback, RecordAssessment
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
+from watchkeeper.session.tagging import check_only
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.tools.context import ToolInvoked
 
@@ -62,6 +63,9 @@ class RunStarted(msgspec.Struct, frozen=True):
     limit_values: Limits | None = None
 
 
+check_only(RunStarted, "run_context", "prompt_name", "model", "limits", "item", "fallback")
+
+
 @event("model_replied")
 class ModelReplied(msgspec.Struct, frozen=True):
     """The model answered one turn.
@@ -91,6 +95,9 @@ class ModelReplied(msgspec.Struct, frozen=True):
     duration_ms: float
     landing: bool
     created_at: datetime
+
+
+check_only(ModelReplied, "message", "finish", "model")
 
 
 @event("model_failed")
@@ -345,8 +352,9 @@ class SourceRan:
 
     Attributes:
         source: Its name.
-        outcome: ``advised``; ``silent``, after advice that counted for an escalation; ``failed``; or ``overran`` its
-            time limit: it is then off for the rest of the run.
+        outcome: ``advised``; ``silent``, after advice that counted for an escalation or for what is told again, or if
+            its questions are bounded; ``failed``; or ``overran`` its time limit: it is then off for the rest of the
+            run.
         advice: The advice of the source, or None.
         error: What it raised, or how long it took.
         marks: How many shares of its ``at_limit_share`` were passed at that moment, each counted for every limit.
@@ -458,6 +466,9 @@ class ChildStarted:
     limit_values: Limits | None = None
 
 
+check_only(ChildStarted, "run_context", "prompt_name", "model", "limits", "call_id")
+
+
 @event("child_ended")
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
@@ -565,6 +576,7 @@ DEFINED_ELSEWHERE: Final = (
     PromptDeadlineAssigned,
     PromptExecuted,
     PromptRendered,
+    RecordAssessment,
     RolledBack,
     SafetyEvent,
     SessionReset,

@@ -25,6 +25,9 @@ Slices = Mapping[type, SliceView[Any]]
 
 EMPTY: Final[SliceView[Any]] = SliceView()
 
+BY_DEFAULT: Final[dict[type, tuple[tuple[type, Reducer[Any, Any]], ...]]] = {}
+"""Events of Watchkeeper that change a slice of another type, until a reducer is registered for them."""
+
 
 class _Reduction(threading.local):
     running = False
@@ -92,6 +95,8 @@ class Reducers:
         """
         event_type = type(event)
         registered = self._by_event.get(event_type)
+        if registered is None:
+            registered = BY_DEFAULT.get(event_type)
         if registered is None:
             if event_type in BUILT_IN:
                 return _built_in(slices, event, owner)

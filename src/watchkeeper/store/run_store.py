@@ -463,7 +463,7 @@ class RunStore:
                 rows = self._connection.execute(_EVENTS, (run_id, after, PAGE)).fetchall()
             for seq, at, tag, body in rows:
                 try:
-                    event = StoredEvent(seq, datetime.fromisoformat(at), as_text(tag), as_fields(json.loads(body)))
+                    event = StoredEvent(seq, _moment(at), as_text(tag), as_fields(json.loads(body)))
                 except UNREADABLE as error:
                     raise self._damaged(f"event {seq} of the run {run_id} cannot be read ({error})") from error
                 yield event
@@ -543,6 +543,14 @@ def _whole_run(row: Sequence[Any]) -> StoredRun:
         if not isinstance(value, kind):
             raise TypeError(f"{value!r} in its last event is no {getattr(kind, '__name__', kind)}")
     return StoredRun(*values)
+
+
+def _moment(text: str) -> datetime:
+    """Return the time of an event, which is written with its zone."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"the time {text} has no zone")
+    return moment
 
 
 def as_text(*values: object) -> str:
