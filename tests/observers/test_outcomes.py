@@ -167,9 +167,9 @@ def test_no_text_that_was_made_for_it_takes_long_to_read(arguments: Any, result:
 
 
 HOSTILE = (
-    '.replace("a\\",', '"\\', "'a", '"a', "a--", "a-", "a_", "secs", "a.", "a/", "git -", "sed -a -", "open(", "> ", ">",
-    " ", "1 s agox", "1h1mx", "1,", "(1", "a=b ", "; b: c", "no_", "a_no_", "k" * 20 + " ", "kubectl a ", "/*", "-- ", "<a ",
-    "\n", "<", "[", '{"a":', "`a", "a@", "\\", "x: ", "1 failed ", "expected ", "column ", "use ", "é",
+    '.replace("a\\",', '"\\', "'a", '"a', "a--", "a-", "a_", "secs", "a.", "a/", "git -", "sed -a -", "open(", "> ",
+    ">", " ", "1 s agox", "1h1mx", "1,", "(1", "a=b ", "; b: c", "no_", "a_no_", "k" * 20 + " ", "kubectl a ", "/*",
+    "-- ", "<a ", "\n", "<", "[", '{"a":', "`a", "a@", "\\", "x: ", "1 failed ", "expected ", "column ", "use ", "é",
 )  # fmt: skip
 """Pieces of which texts are made that a pattern may try in many ways."""
 
