@@ -225,7 +225,7 @@ class Portal(Scene):
         def the_upload_is_too_large() -> None:
             for _ in range(rng.randint(4, 6)):
                 self.number += 1
-                args = {"page": f"{base}/form", "file": f"/home/agent/scan-{self.number % 3}.pdf", "slot": self.number}
+                args = {"page": f"{base}/form", "file": f"/srv/agent/scan-{self.number % 3}.pdf", "slot": self.number}
                 said = rng.choice(
                     ["Datei zu gross (max. 2 MB)", "Error: 413 Request Entity Too Large", "El archivo supera 2 MB"]
                 )

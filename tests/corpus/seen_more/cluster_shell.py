@@ -277,7 +277,7 @@ class Cluster(Scene):
             targets = [
                 f"/srv/gitops/{space}/{name}.yaml",
                 "/tmp/patch.json",
-                "/root/.kube/cache",
+                "/var/lib/.kube/cache",
                 f"/srv/gitops/{space}/.git/index.lock",
             ]
             for number in range(rng.randint(4, 8)):
