@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from watchkeeper.accounting.limits import Landing as Landing, Limits as Limits
     from watchkeeper.app.agent import Agent as Agent
     from watchkeeper.app.contained import contained as contained
-    from watchkeeper.app.resume import ResumeOptions as ResumeOptions, aresume as aresume, resume as resume
     from watchkeeper.app.run import arun as arun, arun_many as arun_many, run as run, run_many as run_many
     from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
@@ -44,7 +43,6 @@ else:
             "accounting.limits": "Landing Limits",
             "app.agent": "Agent",
             "app.contained": "contained",
-            "app.resume": "ResumeOptions aresume resume",
             "app.run": "arun arun_many run run_many",
             "containment.config": "ExecutionConfig",
             "containment.execution_context": "ExecutionContext",
