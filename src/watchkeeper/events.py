@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from watchkeeper.runtime.events import RunEnded as RunEnded, RunOpened as RunOpened, RunResumed as RunResumed
     from watchkeeper.runtime.events import RunStarted as RunStarted, SourceRan as SourceRan, StoreFailed as StoreFailed
     from watchkeeper.runtime.events import WorkStopped as WorkStopped
+    from watchkeeper.runtime.file_record import FilesNotOnRecord as FilesNotOnRecord
     from watchkeeper.runtime.parking import CallAnswered as CallAnswered, CallParked as CallParked
     from watchkeeper.session.log import Envelope as Envelope, RolledBack as RolledBack, SessionReset as SessionReset
     from watchkeeper.session.log import SliceEdited as SliceEdited, StateInherited as StateInherited
@@ -37,6 +38,7 @@ else:
                 "NoticeAppended ObserversRan ReducerFailed RunEnded RunOpened RunResumed RunStarted SourceRan "
                 "StoreFailed WorkStopped"
             ),
+            "runtime.file_record": "FilesNotOnRecord",
             "runtime.parking": "CallAnswered CallParked",
             "session.log": "Envelope RolledBack SessionReset SliceEdited StateInherited",
             "shield.decision": "SafetyEvent",

@@ -147,7 +147,7 @@ def test_runs_that_ended_before_the_time_are_deleted_with_those_below_them(store
 
 def test_a_run_that_waits_for_an_answer_is_not_deleted(store: RunStore) -> None:
     run_id = uuid4()
-    store.append(log(run_id, started(), ended(run_id, Stop("parked", "caller", "It waits."))))  # type: ignore[arg-type]
+    store.append(log(run_id, started(), ended(run_id, Stop("parked", "caller", "It waits."))))
     assert prune(store.path, LATER) == Pruned(0, 0, 0, kept=1)
     assert file_of(store, run_id).exists()
 

@@ -21,6 +21,7 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop, StoreError
 from watchkeeper.core.text import error_text, logger
 from watchkeeper.runtime.events import CallBegun, StoreFailed
+from watchkeeper.runtime.file_record import FilesChanged
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import Item, RunStore
@@ -96,8 +97,8 @@ class Recorder:
 
         self._on_failure = failed
 
-    async def begin_call(self, run_id: UUID, call: CallBegun) -> None:
-        """Put on record that a call begins, and all that was queued before; see `barrier`."""
+    async def begin_call(self, run_id: UUID, call: CallBegun | FilesChanged) -> None:
+        """Put on record that a call begins, or what its commit will change, and what was queued; see `barrier`."""
         with self._lock:
             self._unwritten.append(Item(run_id, call))
         if self._retrying is not None or not self._write():

@@ -30,6 +30,7 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import CallBegun, RunOpened
+from watchkeeper.runtime.file_record import FilesOnRecord
 from watchkeeper.runtime.parking import PARKED, parked_stop
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import Envelope
@@ -37,6 +38,7 @@ from watchkeeper.session.session import Session
 from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore, StoredEvent
 from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.tools.filesystem import Filesystem
 
 OutputT = TypeVar("OutputT")
 
@@ -182,7 +184,8 @@ class _Order(Generic[OutputT]):
         """Take the run over, or fork it, and return the request that goes on with it."""
         own, clock = self.own, self.options.get("clock", SYSTEM_CLOCK)
         if self.at is None:
-            session, resumed = taken_over(store, self.run_id, own.get("prepare"), clock)
+            files = self.options.get("filesystem")
+            session, resumed = taken_over(store, self.run_id, own.get("prepare"), clock, files)
         else:
             ids = self.options.get("ids", SYSTEM_IDS)
             session, resumed = forked(store, self.run_id, self.at, own.get("prepare"), clock, ids)
@@ -225,7 +228,11 @@ def order_of(
 
 
 def taken_over(
-    store: RunStore, run_id: str, prepare: Callable[[Session], object] | None, clock: Clock
+    store: RunStore,
+    run_id: str,
+    prepare: Callable[[Session], object] | None,
+    clock: Clock,
+    filesystem: Filesystem | None = None,
 ) -> tuple[Session, Resumed]:
     """Take a run over from the process that has died, and rebuild its session.
 
@@ -244,13 +251,20 @@ def taken_over(
     if recorded.opened.not_resumable:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {recorded.opened.not_resumable}")
     try:
+        files = FilesOnRecord(store.files(run.run_id), (each.event for each in envelopes))
+        files.check(filesystem)
         session = Session.restored(envelopes, recorded.started.run_context.session_id, prepare=prepare, clock=clock)
-    except SessionError as error:
+    except (ConfigurationError, SessionError) as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
     refuse_waiting(run, recorded, clock)
     if store.take_over(run.run_id) != len(envelopes):
         raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
+    files.rebuild(filesystem)
+    recorded.unfinished = files.unfinished
     spent, unknown = spent_of(on_record[recorded.first :], lambda child: spent_below(store, child))
+    uncounted = len(files.unfinished.keys() - {*unknown})  # read-only and idempotent tools begin without a line
+    spent += Usage(tool_calls=uncounted, steps=uncounted)
+    unknown = tuple(call_id for call_id in unknown if call_id not in files.unfinished)
     return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
 
 

@@ -47,6 +47,7 @@ from watchkeeper.loop.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied, RunOpened
+from watchkeeper.runtime.file_record import opened as files_opened
 from watchkeeper.runtime.parking import Park, park_of, parked_stop
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
@@ -56,7 +57,6 @@ from watchkeeper.session.session import Session
 from watchkeeper.session.tagging import check
 from watchkeeper.shield.decision import ChainMetadata
 from watchkeeper.store.sqlite import DEFAULT
-from watchkeeper.tools.filesystems import HostFilesystem
 from watchkeeper.tools.resources import Resources
 
 OutputT = TypeVar("OutputT")
@@ -433,30 +433,30 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
 
     async def once_on_record(*run: Any) -> Ending:
         if start.resumed is None or start.resumed.forked:
-            run_opened = _run_opened(opened, plan)
+            files, lost = files_opened(scope.filesystem, scope.clock.now())
+            run_opened = _run_opened(opened, plan, lost)
             if plan.park is not None and run_opened.not_resumable:
                 why = run_opened.not_resumable
                 raise ConfigurationError(f"the run cannot park, because it cannot be resumed: {why}")
             if scope.durable is not None:
                 scope.record(run_opened)
                 with suppress(StoreError):  # the first call waits for the store, and does not begin without it
+                    if files is not None:
+                        await scope.durable.begin_call(start.context.run_id, files)
                     await scope.durable.barrier()
         return await drive(*run)
 
     return await execute(plan, scope, once_on_record, start.resumed)
 
 
-def _run_opened(opened: _Opened[Any], plan: RunPlan[Any]) -> RunOpened:
-    """Return what another process needs to go on with the run."""
+def _run_opened(opened: _Opened[Any], plan: RunPlan[Any], why: str) -> RunOpened:
+    """Return what another process needs to go on with the run; ``why`` says that its files could not be rebuilt."""
     prompt, options, start = opened.prompt, opened.options, opened.start
-    params, variables, why = tuple(prompt.params.values()), dict(prompt.variables), ""
+    params, variables = tuple(prompt.params.values()), dict(prompt.variables)
     try:
         check((params, variables))
     except CodecError as error:
         params, variables, why = (), {}, f"its parameters cannot be stored: {error}"
-    files = options.get("filesystem")
-    if files is not None and not isinstance(files, HostFilesystem):
-        why = why or f"what its tools change in a {type(files).__name__} is not on record"
     return RunOpened(
         run_id=start.context.run_id,
         origin=options.get("origin", {}),

@@ -46,7 +46,7 @@ REPEATED: Final = frozenset(("prompt_deadline_assigned", "prompt_executed"))
 
 UNSEEN: Final = REPEATED | {
     *("run_started", "many_started", "many_ended", "run_ended"),
-    *("run_opened", "call_begun", "work_stopped"),
+    *("call_begun", "work_stopped"),
 }
 """Events without a line: the head and the end of a report, or the lines around it, have their content."""
 
@@ -76,7 +76,7 @@ class Line:
 
 def line_of(tag: str, body: Body) -> Line | None:
     """Return the line of an event, given as a store holds it; None for one that says nothing to a person."""
-    if tag in UNSEEN:
+    if tag in UNSEEN or (tag == "run_opened" and not body.get("not_resumable")):
         return None
     fields = untyped(body)
     format_line = FORMATTERS.get(tag)
@@ -252,6 +252,10 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "notice_appended": lambda body: Line("→", "yellow", "told the agent", one_line(str(body["text"]), 2 * CUT)),
     "observers_ran": _observers_ran,
     "advice_acknowledged": _advice_acknowledged,
+    "run_opened": lambda body: Line("!", "yellow", "not resumable", one_line(str(body["not_resumable"]), 2 * CUT)),
+    "files_not_on_record": lambda body: Line(
+        "!", "yellow", "not resumable", one_line(f"what {body['name']} changed is not stored: {body['why']}", 2 * CUT)
+    ),
     "run_resumed": _run_resumed,
     "call_parked": _call_parked,
     "call_answered": _call_answered,

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from watchkeeper.core.messages import ToolCall
+from watchkeeper.runtime.file_record import Unfinished
 from watchkeeper.runtime.parking import EXPIRED, CallParked, Parked
 from watchkeeper.tools.context import Answer, ToolInvoked, ToolOutcome
 
@@ -33,12 +34,14 @@ class Earlier(msgspec.Struct, frozen=True):
         begun: By call id, how many attempts of those without a result had begun.
         parked: By call id, the questions that were asked about those without a result, in order.
         waits: Ids of those that have not begun again since the last question.
+        unfinished: By call id, those whose tool had succeeded and whose files were being written.
     """
 
     done: Mapping[str, ToolInvoked] = msgspec.field(default_factory=dict[str, ToolInvoked])
     begun: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
     parked: Mapping[str, Sequence[Parked]] = msgspec.field(default_factory=dict[str, Sequence[Parked]])
     waits: frozenset[str] = frozenset()
+    unfinished: Mapping[str, Unfinished] = msgspec.field(default_factory=dict[str, Unfinished])
 
     def asked_about(self, call: ToolCall) -> Sequence[Parked]:
         """Return the questions that were asked about this very call with these arguments, in order."""

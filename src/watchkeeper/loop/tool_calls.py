@@ -2,8 +2,8 @@
 
 Every call gets exactly one result, and every attempt at it one `ToolInvoked`. A tool works on a branch of the session
 and an overlay of the filesystem; they are merged in the order of the calls if it succeeded and dropped if it did not,
-so a tool that fails or exceeds its time leaves no changes. Calls run concurrently only if their tools are declared
-`parallel_safe`.
+so a tool that fails or exceeds its time leaves no changes. Where there is a store, the changes of files are on record
+before they are made. Calls run concurrently only if their tools are declared `parallel_safe`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, Final, Literal, TypeVar
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ from watchkeeper.core.clock import Clock, Deadline, earliest
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import (
     FilesystemError,
+    ReducerError,
     SessionError,
     Stop,
     StoreError,
@@ -51,6 +53,7 @@ from watchkeeper.loop.parked_calls import (
 )
 from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.events import CallBegun
+from watchkeeper.runtime.file_record import FilesNotOnRecord, Unfinished, changed, finish
 from watchkeeper.runtime.parking import CallParked, Park, digest_of, parked_stop
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, NotOnRecordError, RunPlan, RunScope
 from watchkeeper.runtime.result import images_of
@@ -164,8 +167,11 @@ class ToolCalls:
                 if attempt.parks is not None and await self._park(attempt, attempt.parks):
                     parked.append((call.name, call.call_id))
                     continue
-                done = earlier.done.get(call.call_id)
-                message, shown = recalled(call, done) if done else await self._finish(call, attempt)
+                done, left = earlier.done.get(call.call_id), earlier.unfinished.get(call.call_id)
+                if left is not None and done is None:
+                    message, shown = await self._go_on(call, left)
+                else:
+                    message, shown = recalled(call, done) if done else await self._finish(call, attempt)
                 messages.append(message)
                 if shown:
                     images += image_parts(call.name, shown)
@@ -184,7 +190,7 @@ class ToolCalls:
 
     async def _call(self, call: ToolCall) -> Attempt:
         """Attempt one call as often as its tool allows and the gate admits; return the last attempt."""
-        if call.call_id in self._earlier.done:
+        if call.call_id in self._earlier.done or call.call_id in self._earlier.unfinished:
             return Attempt("skipped", ToolResult.error(""))
         tool = self._tools.get(call.name)
         if tool is None:
@@ -361,23 +367,55 @@ class ToolCalls:
     async def _finish(self, call: ToolCall, attempt: Attempt) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
         """Keep or drop the tool's changes, record the attempt, and return the message and images for the model."""
         attempt, text, images = recordable(attempt, self._bounds_input)
-        durable, run_id = self._scope.durable, self._scope.run_context.run_id
-        if durable is None or attempt.context is None:
+        if self._scope.durable is None or attempt.context is None:
             return await self._kept(call, attempt, text, images)
+        with self._together():
+            return await self._kept(call, attempt, text, images)
+
+    @contextmanager
+    def _together(self) -> Generator[None]:
+        """Let what is recorded in the block be on record together or not at all."""
+        durable, run_id = self._scope.durable, self._scope.run_context.run_id
+        if durable is None:
+            yield
+            return
         durable.hold(run_id)
         try:
-            return await self._kept(call, attempt, text, images)
+            yield
         finally:
             self._scope.session.flush()
             durable.release(run_id)
 
+    async def _go_on(self, call: ToolCall, left: Unfinished) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
+        """Finish the commit of a call during which the process ended; its tool does not run again."""
+        scope, invoked, said = self._scope, left.invoked, ""
+        with self._together():
+            if scope.filesystem is not None:
+                said = await run_in_worker(finish, scope.filesystem, left.changes)
+            if not said:
+                branch = scope.session.branch()
+                try:
+                    for each in left.events:
+                        branch.dispatch(each)
+                    branch.merge()
+                except (ReducerError, SessionError) as error:
+                    said = str(error)
+            if said:
+                said = f"{call.name} succeeded, but what it changed could not all be kept: {said}"
+                invoked = replace(invoked, outcome="crashed", result=ToolResult.error(said), rendered_output=cut(said))
+            invoked = replace(invoked, node_id=None)  # the gate has counted the call: `loop.resume.spent_of`
+            scope.record(invoked)
+        return recalled(call, invoked)
+
     async def _kept(
         self, call: ToolCall, attempt: Attempt, text: str, images: tuple[ImagePart, ...]
     ) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
+        event_id: UUID | None = None
         if attempt.outcome == "ok" and attempt.context is not None:
             try:
                 if attempt.context.has_changed_files:
-                    await self._keep(attempt.context)
+                    event_id = self._scope.ids.uuid()
+                    await self._keep(attempt.context, self._invoked(call, attempt, text, event_id))
                 else:
                     attempt.context.commit()
             except Exception as error:  # files may be of any kind, and fail in any way
@@ -385,19 +423,28 @@ class ToolCalls:
                 said = f"{call.name} succeeded, but what it changed could not be kept: {why}"
                 attempt, text, images = failed(attempt, said)
         await self._drop(attempt)
-        return self._record(call, attempt, text), images
+        return self._record(call, attempt, text, event_id), images
 
-    async def _keep(self, context: ToolContext) -> None:
+    async def _keep(self, context: ToolContext, invoked: ToolInvoked) -> None:
         """Commit a tool's changes on a worker thread, because files may be slow or locked by a call that has timed out.
+
+        They are on record before, so that the commit can be finished if the process dies.
 
         Raises:
             SessionError: If it cannot be kept.
             FilesystemError: If a file cannot be kept, or the work was over before all of them were written.
         """
-        gate, clock = self._scope.gate, self._scope.clock
+        scope, gate, clock = self._scope, self._scope.gate, self._scope.clock
         until = over_at(gate, clock)
+        patience, left_out = Patience(lambda: until, clock, gate.cancellation), ""
         try:
-            await run_in_worker(context.commit, patience=Patience(lambda: until, clock, gate.cancellation))
+            if scope.durable is not None:
+                changes = await run_in_worker(changed, context, invoked, clock.now(), patience=patience)
+                await scope.begin_call(changes)
+                left_out = "" if scope.filesystem is None or scope.filesystem.survives_process else changes.left_out
+            await run_in_worker(context.commit, patience=patience)
+            if left_out:
+                scope.record(FilesNotOnRecord(context.call_id, invoked.name, left_out, clock.now()))
         except TimeoutError:
             if context.discard():
                 raise FilesystemError("the work was over before its files were written") from None
@@ -415,30 +462,31 @@ class ToolCalls:
         if context.has_resources:
             await closed(f"resources of {context.tool_name}", context.aclose())
 
-    def _record(self, call: ToolCall, attempt: Attempt, text: str) -> ToolMessage:
+    def _record(self, call: ToolCall, attempt: Attempt, text: str, event_id: UUID | None = None) -> ToolMessage:
+        invoked = self._invoked(call, attempt, text, event_id or self._scope.ids.uuid())
+        self.denied += is_denial(attempt.outcome, invoked.rendered_output)
+        self._scope.record(invoked)
+        return ToolMessage(call.call_id, call.name, invoked.rendered_output, is_error=not attempt.result.success)
+
+    def _invoked(self, call: ToolCall, attempt: Attempt, text: str, event_id: UUID) -> ToolInvoked:
         scope, plan = self._scope, self._plan
-        text = cut(text)
-        self.denied += is_denial(attempt.outcome, text)
-        scope.record(
-            ToolInvoked(
-                prompt_name=plan.prompt.name,
-                adapter=plan.model.provider,
-                name=call.name,
-                params=attempt.params,
-                result=attempt.result,
-                session_id=scope.session.session_id,
-                created_at=scope.clock.now(),
-                usage=self._usage,
-                rendered_output=text,
-                call_id=call.call_id,
-                event_id=scope.ids.uuid(),
-                outcome=attempt.outcome,
-                duration_ms=attempt.duration_ms,
-                attempt=attempt.number,
-                node_id=attempt.node_id,
-            )
+        return ToolInvoked(
+            prompt_name=plan.prompt.name,
+            adapter=plan.model.provider,
+            name=call.name,
+            params=attempt.params,
+            result=attempt.result,
+            session_id=scope.session.session_id,
+            created_at=scope.clock.now(),
+            usage=self._usage,
+            rendered_output=cut(text),
+            call_id=call.call_id,
+            event_id=event_id,
+            outcome=attempt.outcome,
+            duration_ms=attempt.duration_ms,
+            attempt=attempt.number,
+            node_id=attempt.node_id,
         )
-        return ToolMessage(call.call_id, call.name, text, is_error=not attempt.result.success)
 
 
 def recalled(call: ToolCall, done: ToolInvoked) -> tuple[ToolMessage, tuple[ImagePart, ...]]:

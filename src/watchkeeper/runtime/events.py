@@ -1,9 +1,7 @@
 """The events of a run's log, except those that tools, prompts and the gate define.
 
 Together with `PromptRendered` and `ToolInvoked` these events are the whole run: the transcript, the usage and the
-ending are folds of them (`transcript_of` in `replay` folds the first). `TextDelta` alone is not recorded: it is handed
-to listeners while a reply arrives, and the reply that follows contains it. Importing this module makes the tag of
-every event of a run's log known.
+ending are folds of them. `TextDelta` alone is not recorded: listeners get it while a reply arrives, which contains it.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback, RecordAssessment
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
+from watchkeeper.runtime.file_record import FilesNotOnRecord
 from watchkeeper.runtime.parking import CallAnswered, CallParked, Park
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
 from watchkeeper.session.tagging import check_only
@@ -546,9 +545,8 @@ class EscalationTaken:
 
 
 ChildKind = Literal["subagent", "evaluation", "verdict", "summary", "run", "block"]
-"""What a child run is for: a block of work, a judgement while the work goes on, the judgement at its end, a summary; or
-``run``: one that the user's code started inside the run, by `run`, `run_many` or an `Agent`; ``block``: a contained
-block of the user's code."""
+"""What a child run is for: a block of work, a judgement while the work goes on or at its end, a summary; ``run``: one
+that the user's code started, by `run`, `run_many` or an `Agent`; ``block``: a contained block of the user's code."""
 
 
 @event("child_started")
@@ -655,14 +653,13 @@ def segment_of(old: Sequence[Message], opening: Iterable[int], summary: str, kep
 OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
 """The events of one tool call, in the order of the log."""
 
-
 KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
 """The slices of which the oversight engine's memory is a fold: what one run did, and what it was told."""
-
 
 DEFINED_ELSEWHERE: Final = (
     CallAnswered,
     CallParked,
+    FilesNotOnRecord,
     PromptDeadlineAssigned,
     PromptExecuted,
     PromptRendered,
@@ -675,7 +672,6 @@ DEFINED_ELSEWHERE: Final = (
     ToolInvoked,
 )
 """Event types of a run's log besides those above: a process that can read those can read the whole log."""
-
 
 RECORDED: Final = frozenset(
     {each for each in globals().values() if isinstance(each, type) and each.__module__ == __name__}

@@ -25,6 +25,7 @@ from watchkeeper.prompt.observer import SourceConfig
 from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import CallBegun, ReducerFailed
+from watchkeeper.runtime.file_record import FilesChanged
 from watchkeeper.runtime.parking import Park
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
@@ -148,8 +149,8 @@ class NotOnRecordError(StoreError):
 class Durable(Protocol):
     """Where a run's events go that must be on record before it goes on."""
 
-    async def begin_call(self, run_id: UUID, call: CallBegun) -> None:
-        """Put on disk that a call begins; see `barrier`."""
+    async def begin_call(self, run_id: UUID, call: CallBegun | FilesChanged) -> None:
+        """Put on disk that a call begins, or which files its commit is about to change; see `barrier`."""
         ...
 
     def hold(self, run_id: UUID) -> None:
@@ -214,11 +215,11 @@ class RunScope(msgspec.Struct, frozen=True, weakref=True):
     densities: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     durable: Durable | None = None
 
-    async def begin_call(self, call: CallBegun, *, last: bool = False) -> None:
-        """Put on disk that a call is about to begin, if there is a store.
+    async def begin_call(self, call: CallBegun | FilesChanged, *, last: bool = False) -> None:
+        """Put on disk that a call is about to begin, or its commit to change files, if there is a store.
 
         Args:
-            call: The call.
+            call: The call, or the changes.
             last: Whether it is the last turn, which is taken even if nothing can be put on record any more.
 
         Raises:

@@ -383,6 +383,11 @@ class Branch(_StandIn):
         """The session behind this branch, through any number of branches."""
         return self._base.origin
 
+    @property
+    def written(self) -> tuple[Any, ...]:
+        """The events that `merge` will repeat."""
+        return tuple(self._journal.read().writes)
+
     def close(self) -> NoReturn:
         """Raise: a branch ends with `merge` or `discard`, and its session is closed by the code that started it.
 

@@ -1,11 +1,12 @@
 """The record of one run on disk: an append-only file of JSON lines with checksums, written by one process at a time.
 
-A line is an event (``seq``, ``at``, ``tag``, ``body``), or says that a call begins (``begun``), or which process owns
-the file from there on (``owner``). A line with ``"more": true`` belongs together with the next one: a group is on
-record as a whole or not at all. What a crash leaves behind the last whole line is ignored by readers and cut off by the
-next owner. A `write` that succeeded survives the death of the process; only with ``durable`` does it survive that of
-the machine. Owning is a lock of the operating system on the open file (flock), which ends with the process, so a dead
-owner is told from a slow one. Where there is no such lock, the last owner is asked for by its mark.
+A line is an event (``seq``, ``at``, ``tag``, ``body``), or says that a call begins (``begun``), which files are about
+to change (``files``), or which process owns the file from there on (``owner``). A line with ``"more": true`` belongs
+together with the next one: a group is on record as a whole or not at all. What a crash leaves behind the last whole
+line is ignored by readers and cut off by the next owner. A `write` that succeeded survives the death of the process;
+only with ``durable`` does it survive that of the machine. Owning is a lock of the operating system on the open file
+(flock), which ends with the process, so a dead owner is told from a slow one. Where there is no such lock, the last
+owner is asked for by its mark.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Line(msgspec.Struct, frozen=True):
         past: Whether it is an event of the session from before the run, kept so that its state can be rebuilt.
         changes: What reducers made of the event, as typed JSON; empty if none was registered for it.
         begun: The call that begins, as JSON; empty for any other line. It is no event and has no number.
+        files: Which files are about to change, as JSON; empty for any other line. It is no event either.
         owner: Which process writes from here on.
     """
 
@@ -94,6 +96,7 @@ class Line(msgspec.Struct, frozen=True):
     past: bool = False
     changes: msgspec.Raw = msgspec.Raw(b"")
     begun: msgspec.Raw = msgspec.Raw(b"")
+    files: msgspec.Raw = msgspec.Raw(b"")
     owner: Owner | None = None
 
 
@@ -120,6 +123,11 @@ def event_line(
 def begun_line(call: bytes) -> bytes:
     """Return the line that says that a call begins, given the call as JSON."""
     return _sealed(b'{"begun":' + call)
+
+
+def files_line(changes: bytes) -> bytes:
+    """Return the line that says which files are about to change, given that as JSON."""
+    return _sealed(b'{"files":' + changes)
 
 
 def owner_line(owner: Owner) -> bytes:

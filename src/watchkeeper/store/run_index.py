@@ -22,10 +22,11 @@ import msgspec
 
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.runtime.events import ManyStarted, RunResumed, RunStarted
+from watchkeeper.runtime.events import ManyStarted, RunOpened, RunResumed, RunStarted
+from watchkeeper.runtime.file_record import FilesNotOnRecord
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS
-from watchkeeper.store.run_file import ENDINGS, PRIVATE_FILE, SUFFIX, is_owned, last_lines, read_lines
+from watchkeeper.store.run_file import ENDINGS, PRIVATE_FILE, SUFFIX, is_owned, is_whole, last_lines, read_lines
 from watchkeeper.store.sqlite import is_locked, with_side_files
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ GOES_ON: Final = tag_of(RunResumed)
 NOT_BEGUN: Final = "the event of its beginning is missing"
 """Why a run cannot be read whose process died before it had begun; such a run is not listed."""
 
+SAY_WHETHER: Final = tuple(f'"tag":"{tag_of(kind)}"'.encode() for kind in (RunOpened, FilesNotOnRecord))
+"""How lines are found that may say that their run cannot be resumed."""
+
+HEAD_BYTES: Final = 120
+"""How far into a line its tag may be."""
+
 HEAD_LINES: Final = 50
 """How many lines of a file are searched for the first event of its run."""
 
@@ -93,6 +100,7 @@ class StoredRun:
         denied: Tool calls that a hook or a person has denied, once it ended.
         damage: Why its file cannot be read; None for an intact one. Of a damaged run only the id is certain.
         running: Whether a living process works on it.
+        not_resumable: Why its files or parameters let no other process go on with it; known of one that has not ended.
     """
 
     run_id: str
@@ -116,6 +124,7 @@ class StoredRun:
     denied: int = 0
     damage: str | None = None
     running: bool = False
+    not_resumable: str = ""
 
     @property
     def tool_calls(self) -> int | None:
@@ -137,7 +146,10 @@ class StoredRun:
         if self.damage is not None:
             return f"Damaged in the store: {self.damage}."
         if self.ended_at is None:
-            return "It is still running." if self.running else "Interrupted: its process ended before the run did."
+            if self.running:
+                return "It is still running."
+            why = f" It cannot be resumed: {self.not_resumable}." if self.not_resumable else ""
+            return f"Interrupted: its process ended before the run did.{why}"
         calls = self.usage.get("model_calls") if self.is_block and self.usage is not None else None
         used = (self.tool_calls or 0, self.tokens or 0, self.cost_nanos)
         took = spent(self.turns, *used, self.seconds, calls, denied=self.denied)
@@ -170,10 +182,21 @@ def stored_run(path: Path) -> StoredRun:
     root, _, run_id = path.name.removesuffix(SUFFIX).rpartition(".")
     try:
         with open(path, "rb") as file:
-            return _folded(run_id, _beginning(file), _ending(file))
+            run = _folded(run_id, _beginning(file), _ending(file))
+            return run if run.ended_at is not None else replace(run, not_resumable=_not_resumable(file))
     except (OSError, *UNREADABLE) as error:
-        nothing = (None,) * 10
-        return StoredRun(run_id, root or None, "", "", None, None, "", UNKNOWN, *nothing, damage=str(error))
+        return StoredRun(
+            run_id=run_id,
+            parent_id=root or None,
+            prompt="",
+            model="",
+            item=None,
+            items=None,
+            limits="",
+            started_at=UNKNOWN,
+            **cast("Any", NOT_ENDED),
+            damage=str(error),
+        )
 
 
 def _beginning(file: BinaryIO) -> dict[str, Any]:
@@ -197,6 +220,18 @@ def _ending(file: BinaryIO) -> dict[str, Any] | None:
         if line.owner is not None or line.tag == GOES_ON:
             return None
     return None
+
+
+def _not_resumable(file: BinaryIO) -> str:
+    """Return why no other process can go on with a file's run; empty if one can."""
+    file.seek(0)
+    for raw in file:
+        head = raw[:HEAD_BYTES]
+        if any(tag in head for tag in SAY_WHETHER) and is_whole(raw):
+            body = as_fields(untyped(json.loads(raw)["body"]))
+            if body.get("not_resumable") or "why" in body:
+                return as_text(body.get("not_resumable") or f"what {body['name']} changed is not stored: {body['why']}")
+    return ""
 
 
 def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None) -> StoredRun:

@@ -27,6 +27,7 @@ from watchkeeper.core.errors import StoreError
 from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
+from watchkeeper.runtime.file_record import FilesChanged
 from watchkeeper.runtime.events import CallBegun, ManyEnded, ManyStarted, RunEnded, RunStarted
 from watchkeeper.session.event_json import read_event, write_event
 from watchkeeper.session.log import Envelope
@@ -39,6 +40,7 @@ from watchkeeper.store.run_file import (
     RunFile,
     begun_line,
     event_line,
+    files_line,
     is_owned,
     read_lines,
 )
@@ -62,20 +64,22 @@ UNWRITABLE: Final = "$unwritable"
 ENDS: Final = frozenset({RunEnded, ManyEnded})
 
 _ENCODER: Final = msgspec.json.Encoder()
+_FILES: Final = msgspec.json.Decoder(FilesChanged)
 
 
 class Item(NamedTuple):
-    """One envelope, or one call that is about to begin, on its way to the store.
+    """One envelope, or what is about to begin, on its way to the store.
 
     Attributes:
         run_id: Its run.
-        envelope: The event with its number and time; or a call, which is no event of the session's log.
+        envelope: The event with its number and time; or a call, or changes of files, which are no events of the
+            session's log.
         more: Whether the next one of the same run belongs to it: they are on record together or not at all.
         past: Whether it is from before the run.
     """
 
     run_id: UUID
-    envelope: Envelope | CallBegun
+    envelope: Envelope | CallBegun | FilesChanged
     more: bool = False
     past: bool = False
 
@@ -230,6 +234,8 @@ class RunStore:
             envelope = item.envelope
             if isinstance(envelope, CallBegun):
                 lines.append(begun_line(_ENCODER.encode(envelope)))
+            elif isinstance(envelope, FilesChanged):
+                lines.append(files_line(_ENCODER.encode(envelope)))
             elif envelope.seq > last:
                 lines.append(_line(item, envelope))
                 last = envelope.seq
@@ -254,7 +260,7 @@ class RunStore:
         path = self._folder / RUNS / f"{name}{SUFFIX}"
         try:
             first = items[0].envelope
-            at = first.created_at if isinstance(first, CallBegun) else first.at
+            at = first.at if isinstance(first, Envelope) else first.created_at
             file = RunFile(path, own_mark(), at.isoformat())
         except DamagedLineError as error:
             raise OSError(f"{path.name}: {error}") from error
@@ -392,6 +398,24 @@ class RunStore:
         except (OSError, *UNREADABLE) as error:
             raise self._damaged(f"the run {run_id} cannot be read any further: {error}") from error
 
+    def files(self, run_id: str) -> Iterator[FilesChanged]:
+        """Yield what a run has on record of the files that its tools were about to change, in order.
+
+        Raises:
+            StoreError: If it cannot be read.
+        """
+        with self._used("files cannot be read from"):
+            path = self._index.path_of(run_id)
+        if path is None:
+            return
+        try:
+            with open(path, "rb") as file:
+                for _, line in read_lines(file):
+                    if line.files:
+                        yield _FILES.decode(line.files)
+        except (OSError, msgspec.DecodeError, *UNREADABLE) as error:
+            raise self._damaged(f"the files of the run {run_id} cannot be read: {error}") from error
+
     def _damaged(self, what: str) -> StoreError:
         return StoreError(f"{self.path}: {what}; other runs can be read")
 
@@ -412,7 +436,7 @@ def event_lines(file: BinaryIO, *, calls: bool = False) -> Iterator[Line]:
             if calls:
                 yield msgspec.structs.replace(line, seq=before)
             continue
-        if line.owner is not None:
+        if line.owner is not None or line.files:
             continue
         if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
             raise DamagedLineError(f"events before event {line.seq} are missing")

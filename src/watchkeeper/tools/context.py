@@ -255,6 +255,16 @@ class ToolContext:
         overlay = self._overlay
         return overlay is not None and overlay.is_changed
 
+    @property
+    def changed_files(self) -> OverlayFilesystem | None:
+        """What `commit` has to write; None if there is nothing. Never blocks."""
+        return self._overlay if self.has_changed_files else None
+
+    @property
+    def written_events(self) -> tuple[Any, ...]:
+        """The events that `commit` will put on the session's log."""
+        return () if self._branch is None else self._branch.written
+
     def commit(self) -> None:
         """Make the tool's changes visible: its files and its session, or neither; does nothing if already committed.
 

@@ -8,12 +8,13 @@ primitives; this module has everything else, including locks, the journal and th
 
 from __future__ import annotations
 
+import errno
 import re
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -229,7 +230,14 @@ in_forked(_renew_locks)
 
 
 class Filesystem(ABC):
-    """Files below one root; safe under threads."""
+    """Files below one root; safe under threads.
+
+    Attributes:
+        survives_process: Whether what was written is still there, for the same arguments, in another process after this
+            one has died. A run that can be resumed writes the changes in its record before it makes them there.
+    """
+
+    survives_process: bool = False
 
     def __init__(self) -> None:
         """Start with an empty journal."""
@@ -540,6 +548,7 @@ class ReadOnlyFilesystem(Filesystem):
         """Show the files of ``base``."""
         super().__init__()
         self._base = base
+        self.survives_process = base.survives_process
 
     @property
     def host_folder(self) -> Path | None:
@@ -574,3 +583,17 @@ def _encoded(path: str, text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise FilesystemError(f"the text for {path!r} has half a character at {error.start}") from error
+
+
+@contextmanager
+def errors_named(path: str) -> Generator[None]:
+    """Turn an OSError into a FilesystemError that names the path."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ENOTEMPTY:
+            raise FilesystemError(f"the folder {path!r} is not empty") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FilesystemError(f"{path!r}: {reason}") from error
+    except MemoryError as error:
+        raise FilesystemError(f"{path!r} does not fit into memory") from error

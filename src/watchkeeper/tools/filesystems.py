@@ -25,6 +25,7 @@ from watchkeeper.tools.filesystem import (
     EntryKind,
     Filesystem,
     commit_lock,
+    errors_named,
     is_nameable,
     join,
     normal_path,
@@ -91,8 +92,7 @@ class OverlayFilesystem(Filesystem):
         with self._lock, self._base.exclusive():
             self._refuse_if_over()
             changes = self._upper, self._tails, self._seen
-            for path in sorted(self._upper.keys() | self._tails.keys()):
-                self._refuse_if_changed(path, self._upper.get(path), self._seen)
+            self.check()
             before = self._base.snapshot()
             self._end("committed")
             try:
@@ -102,6 +102,15 @@ class OverlayFilesystem(Filesystem):
                 self._upper, self._tails, self._seen = changes
                 self._base.restore(before)
                 raise
+
+    def check(self) -> None:
+        """Raise a FilesystemError if one of the paths that were changed here was also changed in the base meanwhile."""
+        for path in sorted(self._upper.keys() | self._tails.keys()):
+            self._refuse_if_changed(path, self._upper.get(path), self._seen)
+
+    def added(self, path: str) -> bytes:
+        """Return what was appended to a file of the base; nothing if the file is written anew."""
+        return b"" if path in self._upper else bytes(self._tails.get(path, b""))
 
     def watch(self, path: str) -> None:
         """Read the version of a path in the base now; a later change there conflicts with a change made here."""
@@ -291,6 +300,8 @@ class HostFilesystem(Filesystem):
         FilesystemError: If there is no such folder.
     """
 
+    survives_process = True
+
     def __init__(self, root: str | os.PathLike[str]) -> None:
         """Resolve the folder; symbolic links in its path are followed once, here."""
         super().__init__()
@@ -319,7 +330,7 @@ class HostFilesystem(Filesystem):
             yield
 
     def _kind(self, path: str) -> EntryKind | None:
-        with _named(path), self._place(path) as place:
+        with errors_named(path), self._place(path) as place:
             found = None if place is None else _look(place, path)
         return None if found is None else _kind_of(found, path)
 
@@ -380,7 +391,7 @@ class HostFilesystem(Filesystem):
         Raises:
             FilesystemError: If its folder is gone, or a parent is a link.
         """
-        with _named(path), self._place(path) as place:
+        with errors_named(path), self._place(path) as place:
             if place is None:
                 raise FilesystemError(f"there is no folder for {path!r} any more")
             yield place
@@ -402,7 +413,7 @@ class HostFilesystem(Filesystem):
         return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, self._writes.get(path, 0)
 
     def _stamp(self, path: str) -> object:
-        with _named(path), self._place(path) as place:
+        with errors_named(path), self._place(path) as place:
             found = None if place is None else _look(place, path)
         if found is None or stat.S_ISDIR(found.st_mode):
             return "nothing" if found is None else "directory"
@@ -623,20 +634,6 @@ def _is_plain(entry: os.DirEntry[str]) -> bool:
     if "\\" in entry.name:
         return False
     return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
-
-
-@contextmanager
-def _named(path: str) -> Generator[None]:
-    """Turn an OSError into a FilesystemError that names the path."""
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ENOTEMPTY:
-            raise FilesystemError(f"the folder {path!r} is not empty") from error
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FilesystemError(f"{path!r}: {reason}") from error
-    except MemoryError as error:
-        raise FilesystemError(f"{path!r} does not fit into memory") from error
 
 
 class MemoryFilesystem(Filesystem):
