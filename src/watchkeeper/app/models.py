@@ -179,12 +179,11 @@ def models_of_run(
         model: The model that is asked first.
         limits: Ceilings in force; a cost ceiling needs prices.
         options: Names the fallback, the shield, settings and prices.
-        template: Names the models of child runs and of judges, and those that escalations go on with.
+        template: Names the models of child runs, judges and escalations.
         make: Makes a model of a string; `model_from` by default.
 
     Raises:
-        ConfigurationError: For an unknown model, a missing key or extra, a model without a price under a cost ceiling,
-            or the same model twice.
+        ConfigurationError: For an unknown or unpriced model, a missing key or extra, or the same model twice.
     """
     named = (model, *checked_fallback(options.get("fallback", ()), model))
     models = [_made(stack, each, make) for each in named]
