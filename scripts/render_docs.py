@@ -112,6 +112,9 @@ def settings() -> str:
     texts = {name: f"`Limits.{name}`" if name in ACCOUNT else f"the {name}" for name in TEXTS}
     texts[CONTEXT_FULL] = "what happens when the context is full"
     texts[STORE_FAILURE] = "what happens when the store fails"
+    texts["on_ask"] = "what happens to a call about which a person is to be asked, where nobody answers"
+    texts["ask_expires"] = "`Park.expires`, with `on_ask` park"
+    texts["on_expiry"] = "`Park.then`, with `on_ask` park"
     rows += [f"| `{name}` | `WATCHKEEPER_{name.upper()}` | {sets} |" for name, sets in texts.items()]
     return "\n".join(["| in the file | in the environment | sets |", "|---|---|---|", *rows, ""])
 
@@ -153,6 +156,8 @@ RENDERERS: Mapping[str, Callable[[], str]] = {
     "help-runs": lambda: help_of("runs"),
     "help-show": lambda: help_of("show"),
     "help-observe": lambda: help_of("observe"),
+    "help-resume": lambda: help_of("resume"),
+    "help-store": lambda: help_of("store"),
 }
 
 

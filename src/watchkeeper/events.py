@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from watchkeeper.runtime.events import RunStarted as RunStarted, SourceRan as SourceRan, StoreFailed as StoreFailed
     from watchkeeper.runtime.events import WorkStopped as WorkStopped
     from watchkeeper.runtime.file_record import FilesNotOnRecord as FilesNotOnRecord
+    from watchkeeper.runtime.parking import CallAnswered as CallAnswered, CallParked as CallParked
     from watchkeeper.session.log import Envelope as Envelope, RolledBack as RolledBack, SessionReset as SessionReset
     from watchkeeper.session.log import SliceEdited as SliceEdited, StateInherited as StateInherited
     from watchkeeper.shield.decision import SafetyEvent as SafetyEvent
@@ -38,6 +39,7 @@ else:
                 "StoreFailed WorkStopped"
             ),
             "runtime.file_record": "FilesNotOnRecord",
+            "runtime.parking": "CallAnswered CallParked",
             "session.log": "Envelope RolledBack SessionReset SliceEdited StateInherited",
             "shield.decision": "SafetyEvent",
             "subagents.payloads": "Artifact",

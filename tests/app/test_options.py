@@ -70,6 +70,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "on_record": ([], r"on_record=\[\] must be a function"),
     "on_context_full": ("wait", "on_context_full='wait' must be"),
     "store": (False, "store=False must be a path, an open RunStore, or None"),
+    "on_ask": ("wait", "on_ask='wait' must be 'deny', 'park', or Park"),
     "on_store_failure": ("ignore", "on_store_failure='ignore' must be 'stop' or 'go_on'"),
     "ledger": (None, "ledger=None must be a path or an open ledger"),
     "raise_on_stop": ("no", "raise_on_stop='no' must be True or False"),

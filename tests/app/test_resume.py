@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,13 +123,13 @@ RUNS: dict[str, str] = {}
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[bytes], RunResult[str]]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[bytes], RunResult[str]]:
     """Return the lines of a run that nobody disturbed, and how it ended."""
     store = tmp_path_factory.mktemp("whole") / "store"
     result = World().agent().run("go", store=store)
     assert result.ok
     RUNS["whole"] = str(result.run_id)
-    yield lines_of(store), result
+    return lines_of(store), result
 
 
 def on_record(store: Path) -> tuple[set[str], set[str]]:
@@ -220,7 +219,11 @@ def test_changed_tools_are_refused_unless_accepted(whole: tuple[list[bytes], Run
         return ""
 
     changed = Agent(
-        model=other.model, instructions="Work.", tools=[*other.tools, more], limits=HOUR, task_completion_checker=Twice(world)
+        model=other.model,
+        instructions="Work.",
+        tools=[*other.tools, more],
+        limits=HOUR,
+        task_completion_checker=Twice(world),
     )
     with pytest.raises(ConfigurationError, match="its tools changed"):
         changed.resume(run_id, store=tmp_path / "store")

@@ -83,9 +83,7 @@ VALUES = st.recursive(
 
 
 @given(params=VALUES, value=VALUES, text=st.text(st.characters()), took=st.floats(allow_nan=False))
-def test_whatever_a_tool_gets_and_returns_comes_back_as_it_was(
-    params: Any, value: Any, text: str, took: float
-) -> None:
+def test_whatever_a_tool_gets_and_returns_comes_back_as_it_was(params: Any, value: Any, text: str, took: float) -> None:
     event = ToolInvoked(text, "a", text, params, ToolResult.ok(value), None, AT, None, text, None, ID, "ok", took)
     assert there_and_back(event) == event
 

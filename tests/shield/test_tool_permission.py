@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.shield.terminal import Terminal
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.terminal import Terminal
 from watchkeeper.shield.tool_permission import ToolPermissionHook, question
 
 HALT = Decision.HALT

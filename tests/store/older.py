@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from watchkeeper.core.codec import encode
+from watchkeeper.session.tagging import dump
 from watchkeeper.store.run_store import RunStore
 
 TABLES = """
@@ -41,7 +42,13 @@ def older_store_of(store: RunStore, path: Path) -> Path:
                     (*row, run.started_at.isoformat(), ended, None, None, None, None, None, None),
                 )
                 for event in store.events(run.run_id):
-                    values = (run.run_id, event.seq, event.at.isoformat(), event.tag, json.dumps(event.body))
+                    values = (
+                        run.run_id,
+                        event.seq,
+                        event.at.isoformat(),
+                        event.tag,
+                        encode(dump(event.load())).decode(),
+                    )
                     older.execute("INSERT INTO events VALUES (?, ?, ?, ?, ?)", values)
             level = tuple(child for run in level for child in store.children(run.run_id))
     return path

@@ -11,7 +11,9 @@ import pytest
 
 from tests.store.older import older_store_of
 from tests.store.test_run_store import START, USAGE, Note, ended, log, started
-from watchkeeper.core.errors import StoreError
+from watchkeeper.adapters.scripted import ScriptedModel
+from watchkeeper.app.agent import Agent
+from watchkeeper.core.errors import ConfigurationError, StoreError
 from watchkeeper.runtime.events import ManyEnded, ManyStarted
 from watchkeeper.store.older_store import import_runs, older_store
 from watchkeeper.store.run_store import RunStore
@@ -46,9 +48,10 @@ def content(path: Path) -> dict[str, object]:
         top = store.runs()
         items = [item for run in top for item in store.children(run.run_id)]
         runs = [*top, *items, *(run for item in items for run in store.children(item.run_id))]
-        return {run.run_id: (run, list(store.events(run.run_id))) for run in runs}
+        return {run.run_id: (run, [event.envelope() for event in store.events(run.run_id)]) for run in runs}
 
 
+@pytest.mark.spec("FR-191")
 def test_runs_come_in_as_they_were_and_only_once(before: RunStore, older: Path, tmp_path: Path) -> None:
     untouched = older.read_bytes()
     into = tmp_path / "runs.store"
@@ -90,3 +93,23 @@ def test_what_is_no_older_store_is_refused(what: str, older: Path, tmp_path: Pat
     with RunStore(tmp_path / "into") as into, pytest.raises(StoreError, match=str(file)):
         import_runs(file, into.path)
     assert list((tmp_path / "into" / "runs").iterdir()) == []
+
+
+def test_a_run_that_came_in_is_not_resumed_and_why_is_said(tmp_path: Path) -> None:
+    """Version 0.1 did not record what resuming needs."""
+    agent = Agent(ScriptedModel(["one", "two"]), "Be brief.", str)
+    ran = agent.run("go", store=tmp_path / "before")
+    with RunStore(tmp_path / "before", read_only=True) as store:
+        older = older_store_of(store, tmp_path / "runs.sqlite3")
+    with closing(sqlite3.connect(older, isolation_level=None)) as connection:
+        connection.execute("DELETE FROM events WHERE seq >= (SELECT seq FROM events WHERE tag = 'prompt_executed')")
+        connection.execute("DELETE FROM events WHERE tag = 'run_opened'")
+        connection.execute("UPDATE events SET seq = seq - 1 WHERE tag = 'model_replied'")
+        connection.execute("UPDATE runs SET ended_at = NULL")
+    with RunStore(older) as store:
+        import_runs(older, store.path)
+        with pytest.raises(
+            ConfigurationError, match=r"version 0\.1 recorded it, without what that needs; start a new run"
+        ):
+            agent.resume(str(ran.run_id), store=store)
+        assert not store.find(str(ran.run_id)).running

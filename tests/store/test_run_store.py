@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
@@ -463,3 +464,48 @@ def test_what_was_committed_survives_the_death_of_its_process(tmp_path: Path) ->
     with RunStore(path) as store:
         store.append(log(uuid4(), started()))
         assert len(store.runs()) == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it is not known there which processes run")
+def test_without_locks_the_owner_is_known_by_its_process(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id, over = uuid4(), uuid4()
+    store.append(log(run_id, started()) + log(over, started(), ended(over)))
+    gone = subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(store.path)], capture_output=True, text=True)
+    dead = gone.stdout.strip()
+    assert (gone.returncode, len(dead)) == (-signal.SIGKILL, 36)
+    monkeypatch.setattr("watchkeeper.store.run_file.fcntl", None)
+    assert {run.run_id: run.running for run in store.runs()} == {str(run_id): True, str(over): False, dead: False}
+    with RunStore(store.path) as other:
+        with pytest.raises(StoreError, match="a living process works on it"):
+            other.take_over(str(run_id))
+        assert other.take_over(dead) == 1
+        assert other.take_over(str(over)) == 2
+
+
+def test_a_reader_that_looks_at_a_file_keeps_nobody_from_taking_it(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a file is owned is seen by a lock that the reader has for a moment."""
+    fcntl = pytest.importorskip("fcntl")
+    run_id = uuid4()
+    with RunStore(store.path) as other:
+        other.append(log(run_id, started()))
+    with file_of(store, run_id).open("rb") as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+
+        def let_go(*_: object) -> None:
+            fcntl.flock(reader, fcntl.LOCK_UN)
+
+        monkeypatch.setattr(type(SYSTEM_CLOCK), "wait", let_go)
+        assert store.take_over(str(run_id)) == 1
+
+
+WRITE_AND_DIE = """
+import os, sys
+from uuid import uuid4
+from tests.store.test_run_store import RunStore, log, started
+run_id = uuid4()
+RunStore(sys.argv[1]).append(log(run_id, started()))
+print(run_id, flush=True)
+os.kill(os.getpid(), 9)
+"""

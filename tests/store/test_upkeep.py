@@ -48,6 +48,7 @@ def found(store: RunStore) -> list[tuple[str, bool, str]]:
     return [(each.name.removesuffix(".jsonl"), each.damaged, each.what) for each in findings(store.path)]
 
 
+@pytest.mark.spec("FR-190")
 def test_every_damaged_byte_of_a_line_is_found(store: RunStore) -> None:
     run_id = over(store, "one")
     file = file_of(store, run_id)
@@ -69,6 +70,7 @@ def test_lines_that_are_missing_are_found(store: RunStore) -> None:
         assert [damaged for _, damaged, _ in found(store)] == [True]
 
 
+@pytest.mark.spec("FR-190")
 def test_what_a_crash_leaves_behind_is_no_damage_and_is_removed(store: RunStore) -> None:
     run_id = died(store, started(), Note("one"))
     file = file_of(store, run_id)
@@ -118,6 +120,7 @@ def test_what_another_write_left_half_is_cut_off_before_the_next(store: RunStore
     assert [event.seq for event in store.events(str(run_id))] == [1, 2]
 
 
+@pytest.mark.spec("FR-190")
 def test_runs_that_ended_before_the_time_are_deleted_with_those_below_them(store: RunStore) -> None:
     old, child, grandchild = uuid4(), uuid4(), uuid4()
     store.append(log(old, started()))
@@ -181,3 +184,14 @@ def test_the_index_is_made_anew(store: RunStore, harm: str) -> None:
     with RunStore(store.path, read_only=True) as reader:
         assert {run.run_id for run in reader.runs()} == ids
         assert all(run.damage is None for run in reader.runs())
+
+
+def test_a_store_is_looked_after_where_there_are_no_locks(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watchkeeper.store.run_file.fcntl", None)
+    file = file_of(store, over(store))
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"seq":')
+    assert [each.size for each in compact(store.path)] == [7]
+    assert file.read_bytes() == whole
+    assert prune(store.path, LATER) == Pruned(1, 0, len(whole), kept=0)
+    assert not file.exists()

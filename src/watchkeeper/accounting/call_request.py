@@ -124,6 +124,7 @@ class CallRequest(msgspec.Struct, frozen=True):
         degraded: Whether it is the cheaper call already; a hook that says DEGRADE lets it pass.
         arguments: What hooks are told about the arguments of a tool; None for nothing.
         call_id: The provider's id of a tool call; the record of what is started in it names it.
+        approved_by: Who has approved this very call, for which its run was parked; None if nobody was asked.
     """
 
     kind: NodeKind
@@ -140,6 +141,7 @@ class CallRequest(msgspec.Struct, frozen=True):
     degraded: bool = False
     arguments: Any = None
     call_id: str | None = None
+    approved_by: str | None = None
 
 
 class EstimatedRequest(CallRequest, frozen=True):

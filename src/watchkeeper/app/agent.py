@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
 
 from watchkeeper.app.options import RunOptions, TaskOptions, brief, check_arguments, check_left_to_agent
-from watchkeeper.app.resume import ResumeOptions, aresume, resume
+from watchkeeper.app.resume import ForkOptions, ResumeOptions, afork, aresume, fork, resume
+from watchkeeper.app.replay import ReplayOptions, areplay, replay
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import ConfigurationError
@@ -22,6 +23,7 @@ from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig
 from watchkeeper.prompt.output import OutputT
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.loop.replay import Replayed
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.shield.pipeline import ShieldPipeline
@@ -160,6 +162,22 @@ class Agent(Generic[OutputT]):
         """Go on with a run of this agent whose process has died; see `watchkeeper.aresume` for the arguments."""
         return await aresume(run_id, self._any_task(), **self._resume_with(options))
 
+    def replay(self, run_id: str, **options: Unpack[ReplayOptions]) -> Replayed:
+        """Run this agent against the record of one of its runs; see `watchkeeper.areplay` for the arguments."""
+        return replay(run_id, self._any_task(), **self._replay_with(options))
+
+    async def areplay(self, run_id: str, **options: Unpack[ReplayOptions]) -> Replayed:
+        """Run this agent against the record of one of its runs; see `watchkeeper.areplay` for the arguments."""
+        return await areplay(run_id, self._any_task(), **self._replay_with(options))
+
+    def fork(self, run_id: str, *, at: int, **options: Unpack[ForkOptions]) -> RunResult[OutputT]:
+        """Go on from an event of a run of this agent as a new run; see `watchkeeper.afork` for the arguments."""
+        return fork(run_id, self._any_task(), at=at, **self._resume_with(options))
+
+    async def afork(self, run_id: str, *, at: int, **options: Unpack[ForkOptions]) -> RunResult[OutputT]:
+        """Go on from an event of a run of this agent as a new run; see `watchkeeper.afork` for the arguments."""
+        return await afork(run_id, self._any_task(), at=at, **self._resume_with(options))
+
     def run_many(self, tasks: Iterable[Work], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
         """Run on many tasks under one ceiling; see `watchkeeper.run_many`.
 
@@ -176,8 +194,11 @@ class Agent(Generic[OutputT]):
     def _any_task(self) -> Prompt[OutputT]:
         return Prompt(self.template).with_variables(instructions=self.instructions)
 
-    def _resume_with(self, options: ResumeOptions) -> dict[str, Any]:
+    def _resume_with(self, options: ResumeOptions | ForkOptions) -> dict[str, Any]:
         return {"model": self.model, **self.options, **options}
+
+    def _replay_with(self, options: ReplayOptions) -> dict[str, Any]:
+        return {"model": self.model, "shield": self.shield, **options}
 
     def _run_with(self, options: RunOptions) -> dict[str, Any]:
         check_left_to_agent(options)

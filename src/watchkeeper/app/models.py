@@ -170,6 +170,7 @@ def models_of_run(
     limits: Limits,
     options: RunOptions,
     template: PromptTemplate[Any],
+    make: Callable[[str], Model] = model_from,
 ) -> RunModels:
     """Make the models of a run; those that are made here are closed by ``stack``.
 
@@ -179,13 +180,14 @@ def models_of_run(
         limits: Ceilings in force; a cost ceiling needs prices.
         options: Names the fallback, the shield, settings and prices.
         template: Names the models of child runs and of judges, and those that escalations go on with.
+        make: Makes a model of a string.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, a model without a price under a cost ceiling,
             or the same model twice.
     """
     named = (model, *checked_fallback(options.get("fallback", ()), model))
-    models = [_made(stack, each) for each in named]
+    models = [_made(stack, each, make) for each in named]
     shield, clock = options.get("shield"), options.get("clock", SYSTEM_CLOCK)
     asked, prices = options.get("settings", ModelSettings()), options.get("prices")
 
@@ -205,7 +207,7 @@ def models_of_run(
         for each, inline in zip(named, line, strict=True):
             if wanted is each or wanted in (each, inline.label, inline.model.name):
                 return inline
-        return priced(_made(stack, wanted))
+        return priced(_made(stack, wanted, make))
 
     cheaper = None if shield is None else shield.fallback_model
     return RunModels(
@@ -287,10 +289,10 @@ def settings_for(model: Model, first: Model, settings: ModelSettings) -> ModelSe
     return settings if model.provider == first.provider or not settings.extra else replace(settings, extra={})
 
 
-def _made(stack: AsyncExitStack, named: Model | str) -> Model:
+def _made(stack: AsyncExitStack, named: Model | str, make: Callable[[str], Model]) -> Model:
     if not isinstance(named, str):
         return named
-    made = model_from(named)
+    made = make(named)
     _imported.add(named.partition(":")[0])
     stack.push_async_callback(lambda: closed(f"the model {named}", made.close()))
     return made

@@ -28,6 +28,7 @@ from watchkeeper.core.text import clipped, shown
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.parking import ASK_CHOICES, Park
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
@@ -43,6 +44,7 @@ BRIEF_CHARS: Final = 60
 MODEL_PARTS: Final = tuple(name for name in vars(Model) if not name.startswith("_"))
 """The members of a model; looked up by name, because a check against the protocol takes twenty microseconds."""
 
+OnAsk = Literal["deny", "park"]
 OnStoreFailure = Literal["stop", "go_on"]
 STORE_CHOICES: Final[tuple[str, ...]] = get_args(OnStoreFailure)
 
@@ -146,6 +148,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "ledger": Rule(_is_ledger, "a path or an open ledger; leave it out for the usual one"),
     "raise_on_stop": Rule(_any_of(bool), "True or False"),
     "parent": Rule(lambda value: False, "None, for an independent run; else leave it out", True),
+    "on_ask": Rule(
+        lambda value: isinstance(value, Park) or (isinstance(value, str) and value in ASK_CHOICES),
+        "'deny', 'park', or Park(expires='3d', then='deny')",
+    ),
     "origin": Rule(lambda value: isinstance(value, Mapping), "a dict of plain values"),
     "clock": Rule(_with("now", "monotonic", "call_at"), "a Clock, for example SystemClock()"),
     "ids": Rule(_with("uuid", "span_id"), "an IdSource, for example RandomIds(random.Random(7))"),
@@ -279,6 +285,9 @@ class RunOptions(TypedDict, total=False):
         on_store_failure: When a write to the store has failed for 60 s, ``stop`` (the default) ends the run, with a
             last turn, because a run without a record can neither be inspected nor resumed; ``go_on`` goes on without
             the record, and the result's ``not_stored`` says so.
+        on_ask: What happens to a tool call about which a person is to be asked, where nobody answers: ``deny`` (the
+            default); or ``park``, or a `Park` with an expiry: the run ends and waits for the answer, see
+            docs/recovery.md. It needs a store.
         ledger: Where what is spent is kept, so that other processes and later runs count it: a ledger, or a file. By
             default a file in the user's data folder if the limits name an account, else this process's memory.
         raise_on_stop: Raise RunStoppedError instead of returning a stopped result.
@@ -302,6 +311,7 @@ class RunOptions(TypedDict, total=False):
     on_context_full: OnContextFull
     store: RunStore | StoreLike
     on_store_failure: OnStoreFailure
+    on_ask: Park | OnAsk
     ledger: Ledger | LedgerLike
     raise_on_stop: bool
     parent: None

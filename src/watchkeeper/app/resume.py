@@ -1,7 +1,8 @@
-"""`resume`: goes on with a run whose process has died, from what is on record of it.
+"""`resume`: goes on with a run whose process has died, from what is on record of it. `fork`: goes on as a new run.
 
-The run keeps its id, its log and its limits; what was used before counts. Completed model calls and tool calls are not
-repeated (`loop/resume`). Everything that is not on record (the code, clients, secrets, resources) comes from the caller.
+A resumed run keeps its id, its log and its limits; what was used before counts. Completed model calls and tool calls
+are not repeated (`loop/resume`). Everything that is not on record (the code, clients, secrets, resources) comes from
+the caller. A fork begins with the record of a run up to one of its events, and has an id and limits of its own.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from watchkeeper.app.surroundings import open_store
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, SessionError
+from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.model import Model
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import CallBegun
+from watchkeeper.runtime.events import CallBegun, RunOpened
 from watchkeeper.runtime.file_record import FilesOnRecord
+from watchkeeper.runtime.parking import PARKED, parked_stop
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
+from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore, StoredEvent
 from watchkeeper.store.sqlite import DEFAULT
 from watchkeeper.tools.filesystem import Filesystem
@@ -52,6 +56,18 @@ class ResumeOptions(RunOptions, total=False):
     limits: Limits | None
     fresh_limits: bool
     accept_changes: bool
+    prepare: Callable[[Session], object]
+
+
+class ForkOptions(RunOptions, total=False):
+    """The options of `fork`: those of a run, and these.
+
+    Attributes:
+        limits: The limits of the new run; those on record by default, as if nothing was used.
+        prepare: Registers the reducers that the session of the run had.
+    """
+
+    limits: Limits | None
     prepare: Callable[[Session], object]
 
 
@@ -96,15 +112,60 @@ async def aresume(
         return cast("RunResult[OutputT]", await request.carry_out())
 
 
+def fork(
+    run_id: str,
+    prompt: Prompt[OutputT] | PromptTemplate[OutputT],
+    *,
+    at: int,
+    model: Model | str,
+    **options: Unpack[ForkOptions],
+) -> RunResult[OutputT]:
+    """Go on from an event of a run as a new run, to its end, and return how it ended; see `afork` for the arguments."""
+    order = order_of(run_id, prompt, model, cast("ResumeOptions", options), at)
+    with order.store() as store:
+        return cast("RunResult[OutputT]", order.request(store).wait("afork"))
+
+
+async def afork(
+    run_id: str,
+    prompt: Prompt[OutputT] | PromptTemplate[OutputT],
+    *,
+    at: int,
+    model: Model | str,
+    **options: Unpack[ForkOptions],
+) -> RunResult[OutputT]:
+    """Go on from an event of a run as a new run, to its end, and return how it ended.
+
+    The new run begins with the conversation and the session as they were at that event; tools, answer type and model
+    may differ from those of the run. What the run has used does not count. Its record is not changed.
+
+    Args:
+        run_id: Id of the run, or the beginning of it.
+        prompt: The prompt of the run; values that it lacks are those on record.
+        at: Number of the last event that counts, as `watchkeeper replay` and `show --json` print it.
+        model: The model that answers from there on.
+        options: See `ForkOptions`; ``store`` is the store of the run, and of the new one.
+
+    Raises:
+        ConfigurationError: If there is nothing to go on with at that event.
+        StoreError: If the run is not in the store, or cannot be read.
+    """
+    order = order_of(run_id, prompt, model, cast("ResumeOptions", options), at)
+    with order.store() as store:
+        request = await run_in_worker(order.request, store)
+        return cast("RunResult[OutputT]", await request.carry_out())
+
+
 @dataclass(frozen=True, slots=True)
 class _Order(Generic[OutputT]):
-    """What the caller asked for."""
+    """What the caller asked for; ``at``: the event from which a new run goes on."""
 
     run_id: str
     prompt: Prompt[OutputT]
     model: Model | str
     options: RunOptions
     own: ResumeOptions
+    at: int | None = None
 
     @contextmanager
     def store(self) -> Generator[RunStore]:
@@ -120,19 +181,21 @@ class _Order(Generic[OutputT]):
                 store.close()
 
     def request(self, store: RunStore) -> Request[OutputT]:
-        """Take the run over, and return the request that goes on with it."""
+        """Take the run over, or fork it, and return the request that goes on with it."""
         own, clock = self.own, self.options.get("clock", SYSTEM_CLOCK)
-        session, resumed = taken_over(store, self.run_id, own.get("prepare"), clock, self.options.get("filesystem"))
+        if self.at is None:
+            files = self.options.get("filesystem")
+            session, resumed = taken_over(store, self.run_id, own.get("prepare"), clock, files)
+        else:
+            ids = self.options.get("ids", SYSTEM_IDS)
+            session, resumed = forked(store, self.run_id, self.at, own.get("prepare"), clock, ids)
         resumed = msgspec.structs.replace(resumed, accept_changes=own.get("accept_changes", False))
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         recorded = resumed.recorded
         limits = own.get("limits") or recorded.started.limit_values or Limits()
-        prompt, opened = self.prompt, recorded.opened
-        params: dict[type[Any], Any] = {**{type(value): value for value in opened.params}, **prompt.params}
-        prompt = replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
         return Request(
-            prompt,
+            as_bound(self.prompt, recorded.opened),
             self.model,
             without(limits, resumed.worked_seconds),
             cast("Any", {**self.options, "store": store}),
@@ -141,8 +204,18 @@ class _Order(Generic[OutputT]):
         )
 
 
+def as_bound(prompt: Prompt[OutputT], opened: RunOpened) -> Prompt[OutputT]:
+    """Return a prompt with the values that it lacks, as they are on record."""
+    params: dict[type[Any], Any] = {**{type(value): value for value in opened.params}, **prompt.params}
+    return replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
+
+
 def order_of(
-    run_id: str, prompt: Prompt[OutputT] | PromptTemplate[OutputT], model: Model | str, options: ResumeOptions
+    run_id: str,
+    prompt: Prompt[OutputT] | PromptTemplate[OutputT],
+    model: Model | str,
+    options: ResumeOptions,
+    at: int | None = None,
 ) -> _Order[OutputT]:
     """Check what the caller asked for."""
     check_arguments({"prompt": prompt, "model": model})
@@ -151,7 +224,7 @@ def order_of(
     if own.get("limits") is not None:
         check_arguments({"limits": own["limits"]})
     bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
-    return _Order(run_id, bound, model, options_for_run(given), own)
+    return _Order(run_id, bound, model, options_for_run(given), own, at)
 
 
 def taken_over(
@@ -183,6 +256,7 @@ def taken_over(
         session = Session.restored(envelopes, recorded.started.run_context.session_id, prepare=prepare, clock=clock)
     except (ConfigurationError, SessionError) as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
+    refuse_waiting(run, recorded, clock)
     if store.take_over(run.run_id) != len(envelopes):
         raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
     files.rebuild(filesystem)
@@ -192,6 +266,60 @@ def taken_over(
     spent += Usage(tool_calls=uncounted, steps=uncounted)
     unknown = tuple(call_id for call_id in unknown if call_id not in files.unfinished)
     return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
+
+
+def refuse_waiting(run: StoredRun, recorded: Recorded, clock: Clock) -> None:
+    """Refuse to go on with a parked run while a question has neither an answer nor expired.
+
+    Raises:
+        ConfigurationError: Naming the calls that wait, and what to do.
+    """
+    if run.stop is None or run.stop["reason"] != PARKED:
+        return
+    now = clock.now()
+    calls = [(each.name, each.call_id) for each in recorded.waiting if not each.expired(now)]
+    if calls:
+        said = parked_stop(calls).message.rstrip(".")
+        raise ConfigurationError(
+            f"the run {run.run_id} is parked: {said}; answer with 'watchkeeper approve' or 'watchkeeper deny'"
+        )
+
+
+def forked(
+    store: RunStore,
+    run_id: str,
+    at: int,
+    prepare: Callable[[Session], object] | None,
+    clock: Clock,
+    ids: IdSource,
+) -> tuple[Session, Resumed]:
+    """Return a new session with the record of a run up to an event, and what a new run goes on with.
+
+    Raises:
+        ConfigurationError: If there is nothing to go on with at that event.
+        StoreError: If the run is not there, or cannot be read.
+    """
+    run = store.find(run_id)
+    if run.items is not None or run.is_block:
+        raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be forked")
+    stored = list(store.events(run.run_id, past=True))
+    log = [loaded(event) for event in stored]
+    begun = next((each.seq for each in log if isinstance(each.event, RunOpened)), None)
+    if begun is None:
+        raise ConfigurationError(f"of the run {run.run_id} nothing is on record from which another could go on")
+    if not begun <= at <= log[-1].seq:
+        raise ConfigurationError(
+            f"the run {run.run_id} cannot be forked at event {at}; its events are {begun} to {log[-1].seq}"
+        )
+    while stored[at - 1].more:  # what a tool wrote, without its result
+        at -= 1
+    recorded = Recorded(log[:at])
+    envelopes = [each for each in log if each.seq <= recorded.after]
+    try:
+        session = Session.restored(envelopes, ids.uuid(), prepare=prepare, clock=clock, ids=ids)
+    except SessionError as error:
+        raise ConfigurationError(f"the run {run.run_id} cannot be forked: {error}") from error
+    return session, Resumed(recorded, Usage(), (), 0.0, accept_changes=True, forked=True)
 
 
 def spent_below(store: RunStore, run_id: UUID) -> Usage:

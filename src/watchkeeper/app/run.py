@@ -32,7 +32,7 @@ from watchkeeper.containment.execution_context import Around, ExecutionContext
 from watchkeeper.accounting.budget import Budget
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop, StoreError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
 from watchkeeper.accounting.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
 from watchkeeper.core.meters import BY_FIELD
@@ -48,6 +48,7 @@ from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied, RunOpened
 from watchkeeper.runtime.file_record import opened as files_opened
+from watchkeeper.runtime.parking import Park, park_of, parked_stop
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
@@ -195,7 +196,7 @@ class Request(Generic[OutputT]):
         session = self.session or Session(clock=clock, ids=self.ids)
         resumed = self.resumed
         context = around.run_context(session.session_id, self.ids)
-        if resumed is not None:
+        if resumed is not None and not resumed.forked:
             context = resumed.recorded.started.run_context
         late = 0.0 if called_at is None else clock.monotonic() - called_at
         limits = in_force(self.limits, session, clock, late)
@@ -222,6 +223,8 @@ class Request(Generic[OutputT]):
         async with AsyncExitStack() as stack:
             many, template = self.items is not None, prompt.template
             around = await open_surroundings(stack, template, self.model, limits, options, start.around, many=many)
+            if around.durable is None and park_of(options.get("on_ask", "deny")) is not None:
+                raise ConfigurationError("on_ask='park' needs a store, because a parked run goes on from its record")
             place: Around = {"parent": None} if start.around.gate is None else {}
             if start.resumed is not None:
                 place["spent"] = start.resumed.spent
@@ -373,7 +376,16 @@ class _Opened(Generic[OutputT]):
             cheaper=models.cheaper,
             escalations=models.escalations,
             child_models=models.children,
+            park=self.park,
         )
+
+    @property
+    def park(self) -> Park | None:
+        """How the run parks where a person is to be asked; a resumed run does so as before unless told otherwise."""
+        resumed, chosen = self.start.resumed, self.options.get("on_ask")
+        if chosen is None:
+            return None if resumed is None else resumed.recorded.opened.park
+        return park_of(chosen)
 
     def scope(
         self,
@@ -420,10 +432,14 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     scope = opened.scope(start.session, opened.gate, start.context)
 
     async def once_on_record(*run: Any) -> Ending:
-        if start.resumed is None:
+        if start.resumed is None or start.resumed.forked:
+            files, lost = files_opened(scope.filesystem, scope.clock.now())
+            run_opened = _run_opened(opened, plan, lost)
+            if plan.park is not None and run_opened.not_resumable:
+                why = run_opened.not_resumable
+                raise ConfigurationError(f"the run cannot park, because it cannot be resumed: {why}")
             if scope.durable is not None:
-                files, why = files_opened(scope.filesystem, scope.clock.now())
-                scope.record(_run_opened(opened, plan, why))
+                scope.record(run_opened)
                 with suppress(StoreError):  # the first call waits for the store, and does not begin without it
                     if files is not None:
                         await scope.durable.begin_call(start.context.run_id, files)
@@ -449,6 +465,7 @@ def _run_opened(opened: _Opened[Any], plan: RunPlan[Any], why: str) -> RunOpened
         digests=digests_of(plan),
         not_resumable=why,
         created_at=start.clock.now(),
+        park=plan.park,
     )
 
 
@@ -548,7 +565,11 @@ class _Items(Generic[OutputT]):
         """Return what ended the work over all items, if any item was left undone."""
         stop = self.gate.stop or self.gate.work_stop
         undone = any(result is None or not result.ok for result in self.results)
-        return stop if undone else None
+        if stop is not None:
+            return stop if undone else None
+        ended = (result for result in self.results if result is not None)
+        asked = [(each.name, each.call_id) for result in ended for each in result.waiting]
+        return parked_stop(asked) if asked else None
 
     def _ends_the_whole(self, stop: Stop) -> bool:
         """Whether a limit that ended one item was a ceiling over all: one that the item did not have itself."""

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from watchkeeper.app.options import STORE_CHOICES, OnStoreFailure, renamed
+from watchkeeper.app.options import STORE_CHOICES, OnAsk, OnStoreFailure, renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.text import shown
 from watchkeeper.core.quantities import duration, path_from
 from watchkeeper.core.usage import ModelPrice
+from watchkeeper.runtime.parking import ASK_CHOICES, EXPIRY_CHOICES, OnExpiry, Park
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
 
 FIELDS: Final[Mapping[str, str]] = {
@@ -35,7 +36,10 @@ ACCOUNT: Final = ("account", "account_limit")
 
 CONTEXT_FULL: Final = "on_context_full"
 STORE_FAILURE: Final = "on_store_failure"
-TEXTS: Final = ("model", "store", STORE_FAILURE, "ledger", CONTEXT_FULL, *ACCOUNT)
+ASKING: Final = ("on_ask", "ask_expires", "on_expiry")
+"""What happens to a call about which a person is to be asked, and nobody answers; read together."""
+
+TEXTS: Final = ("model", "store", STORE_FAILURE, *ASKING, "ledger", CONTEXT_FULL, *ACCOUNT)
 PRICES: Final = "prices"
 RATES: Final[Mapping[str, str]] = {
     "input": "input_usd",
@@ -213,6 +217,7 @@ def check_values(settings: Settings) -> None:
         text_from(settings, name)
     context_full_from(settings)
     store_failure_from(settings)
+    on_ask_from(settings)
     prices_from(settings)
 
 
@@ -274,6 +279,26 @@ def store_failure_from(settings: Settings) -> OnStoreFailure | None:
         ConfigurationError: If it is none of the choices.
     """
     return cast("OnStoreFailure | None", _choice_from(settings, STORE_FAILURE, STORE_CHOICES))
+
+
+def on_ask_from(settings: Settings) -> Park | OnAsk | None:
+    """Return what happens to a call about which a person is to be asked, or None if it is not set.
+
+    Raises:
+        ConfigurationError: If it is none of the choices, or an expiry is set without ``park``.
+    """
+    chosen, then = _choice_from(settings, "on_ask", ASK_CHOICES), _choice_from(settings, "on_expiry", EXPIRY_CHOICES)
+    expires = settings.get("ask_expires")
+    if chosen != "park":
+        for setting in (settings.get("ask_expires"), settings.get("on_expiry")):
+            if setting is not None:
+                raise ConfigurationError(f"{setting.source} needs on_ask 'park' (--on-ask park)")
+        return cast("OnAsk | None", chosen)
+    try:
+        length = None if expires is None or expires.lifted else expires.value
+        return Park(length, cast("OnExpiry", then or "deny"))
+    except LimitsError as error:
+        raise ConfigurationError(f"{expires.source if expires else ''}: {error}") from error
 
 
 def _choice_from(settings: Settings, name: str, choices: Iterable[str]) -> str | None:

@@ -1,7 +1,7 @@
 """The commands of ``watchkeeper`` and their options; the work is done by the other modules of this folder.
 
 Exit codes: 0 done, 1 stopped, no item done or not everything stored, 2 input that cannot work (nothing was spent), 3
-some items done and some not, 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
+some items done and some not, 4 parked until a person has answered, 130, 143 or 129 ended by Ctrl-C, SIGTERM or SIGHUP.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from msgspec import to_builtins
 
 from watchkeeper.accounting.call_request import nanos
 from watchkeeper.app.settings import settings_here, text_from
-from watchkeeper.cli import observing, report, running, storing
+from watchkeeper.cli import answering, observing, report, running, storing
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, let_go, make_console
 from watchkeeper.cli.console import printing, put, say, say_fenced, show_warnings
 from watchkeeper.cli.loading import AgentFileError
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, LimitsError, StoreError, WatchkeeperError
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.quantities import count
 from watchkeeper.core.text import printable
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.store.answers import answer, pending
 from watchkeeper.store.ledger_file import account_reports, ledger_path, settle_by_hand
 from watchkeeper.store.run_store import RunStore, store_path
 from watchkeeper.store.sqlite import DEFAULT
@@ -167,6 +169,13 @@ def run_command(
     on_store_failure: Annotated[
         str | None, option("When events cannot be stored for 60 s: stop, or go_on without the record.", "CHOICE")
     ] = None,
+    on_ask: Annotated[
+        str | None, option("When a person is to be asked and nobody is there: deny or park.", "CHOICE")
+    ] = None,
+    ask_expires: Annotated[str | None, option("With --on-ask park: how long to wait for an answer.", "TIME")] = None,
+    on_expiry: Annotated[
+        str | None, option("With --on-ask park: what holds after that, deny or allow.", "CHOICE")
+    ] = None,
     notify: Annotated[str | None, option("Run this at the end, the result as JSON on its stdin.", "COMMAND")] = None,
 ) -> None:
     """Run an agent to its end, or over many items, and say how it ended.
@@ -174,7 +183,8 @@ def run_command(
     Ctrl-C or SIGTERM lands it: it hands over what it has. A second one stops it hard.
     """
     given = {"model": model, "store": store, "on_context_full": on_context_full, "timeout": timeout}
-    given["on_store_failure"] = on_store_failure
+    given |= {"on_store_failure": on_store_failure, "on_ask": on_ask}
+    given |= {"ask_expires": ask_expires, "on_expiry": on_expiry}
     given |= {"account": account, "account_limit": account_limit, **ceilings}
     over = (each or (), first, concurrency, skip_bad)
     order = running.Order(
@@ -207,6 +217,105 @@ def resume_command(
         run_id, given, as_json=as_json, quiet=quiet, fresh_limits=fresh_limits, accept_changes=accept_changes
     )
     raise typer.Exit(running.carry_out(order))
+
+
+@app.command("pending")
+def pending_command(
+    store: Store = None, as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False
+) -> None:
+    """List the tool calls of parked runs that wait for an answer, with their arguments."""
+    with open_for_reading(store) as stored, printing() as out:
+        found = pending(stored)
+        if as_json:
+            out.write(json.dumps([each.as_data() for each in found], indent=2) + "\n")
+        elif found:
+            answering.print_pending(make_console(out), found, SYSTEM_CLOCK.now())
+        else:
+            put(make_console(out), f"nothing waits for an answer in {stored.path}")
+
+
+Asked = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
+AskedCall = Annotated[
+    str | None, typer.Argument(metavar="CALL", help="The call's id, or the beginning of it; needed if several wait.")
+]
+By = Annotated[str | None, option("Who gives the answer [your user name].", "NAME")]
+Seen = Annotated[
+    str, option("Hash of the arguments you have seen, or its beginning; others are refused.", "HASH", "--hash")
+]
+
+
+@app.command("approve")
+def approve_command(
+    run_id: Asked,
+    call: AskedCall = None,
+    by: By = None,
+    why: Annotated[str, option("The reason, for the record.", "TEXT")] = "",
+    seen: Seen = "",
+    then_resume: Annotated[bool, option("Then go on with the run.", None, "--resume")] = False,
+    store: Store = None,
+) -> None:
+    """Allow a tool call for which a run is parked; 'pending' lists them.
+
+    Of a call of which nobody knows whether it had its effect: let it run again.
+    """
+    answer_with(run_id, call, store, then_resume=then_resume, allowed=True, by=by, why=why, digest=seen)
+
+
+@app.command("deny")
+def deny_command(
+    run_id: Asked,
+    call: AskedCall = None,
+    why: Annotated[str, option("The reason; the agent is told.", "TEXT")] = "",
+    by: By = None,
+    seen: Seen = "",
+    then_resume: Annotated[bool, option("Then go on with the run.", None, "--resume")] = False,
+    store: Store = None,
+) -> None:
+    """Deny a tool call for which a run is parked; the agent is told why, and goes on without it.
+
+    Of a call of which nobody knows whether it had its effect: tell the agent so, and do not run it again.
+    """
+    answer_with(run_id, call, store, then_resume=then_resume, allowed=False, by=by, why=why, digest=seen)
+
+
+def answer_with(run_id: str, call: str | None, store: str | None, *, then_resume: bool, **said: Any) -> None:
+    """Put an answer on record, say so, and go on with the run if that is wanted."""
+    with open_for_reading(store) as read:  # a store that is not there is not made
+        path = read.path
+    with RunStore(path) as stored:
+        found = answer(stored, run_id, call, **said)
+    with printing() as out:
+        put(make_console(out), answering.said_of(found, said["allowed"]))
+    if then_resume:
+        order = running.resume_order(found.run.parent_id or found.run.run_id, {"store": store})
+        raise typer.Exit(running.carry_out(order))
+
+
+@app.command("replay")
+@with_limit_options
+def replay_command(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
+    fork: Annotated[
+        int | None, option("Go on live from this event, as a new run with limits of its own.", "SEQ", least=1)
+    ] = None,
+    model: Annotated[str | None, option("Another model than that of the run.")] = None,
+    ceilings: Annotated[Mapping[str, str | None], "an option for every limit that has one"] = NONE_GIVEN,
+    timeout: Annotated[str | None, option("With --fork: most time for the new run.", "TIME")] = None,
+    as_json: Annotated[bool, option("Print JSON, and nothing else.", None, "--json")] = False,
+    quiet: Annotated[bool, option("With --fork: print nothing while it goes on.", None, "--quiet", "-q")] = False,
+    store: Store = None,
+) -> None:
+    """Run the agent of today against a stored run, without a model or tools, and say at which events it differs.
+
+    The exit code is 1 if it differs. Limits are for --fork; without them the new run has those of the old one, anew.
+    """
+    limits = {"timeout": timeout, **ceilings}
+    if fork is None:
+        for name in [each for each, value in limits.items() if value is not None] + ["quiet"] * quiet:
+            raise ConfigurationError(f"--{name.removesuffix('_usd').replace('_', '-')} needs --fork SEQ")
+    given = {"model": model, "store": store, **limits}
+    order = running.resume_order(run_id, given, as_json=as_json, quiet=quiet, forks=fork)
+    raise typer.Exit(running.replay_and_report(order) if fork is None else running.carry_out(order))
 
 
 @app.command("runs")

@@ -230,6 +230,18 @@ def _run_resumed(body: Body) -> Line:
     return Line("↻", "yellow", "resumed", said)
 
 
+def _call_parked(body: Body) -> Line:
+    given = one_line(str(body["arguments"]), ARGUMENTS_CUT)
+    said = f"{body['name']} ({body['call_id']}) {given}: {body['asked_by']} asks: {body['question']}"
+    return Line("‖", "yellow", "parked", one_line(said, 2 * CUT))
+
+
+def _call_answered(body: Body) -> Line:
+    word, style = ("approved", "green") if body["allowed"] else ("denied", "red")
+    why = f": {body['why']}" if body["why"] else ""
+    return Line("←", style, word, one_line(f"{body['call_id']} by {body['by']}{why}", 2 * CUT))
+
+
 FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "prompt_rendered": _prompt_rendered,
     "model_replied": _model_replied,
@@ -245,6 +257,8 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
         "!", "yellow", "not resumable", one_line(f"what {body['name']} changed is not stored: {body['why']}", 2 * CUT)
     ),
     "run_resumed": _run_resumed,
+    "call_parked": _call_parked,
+    "call_answered": _call_answered,
     "store_failed": lambda body: Line(
         "!", "red", "store failed", one_line(f"{body['then']}: {body['error']}", 2 * CUT)
     ),
@@ -517,6 +531,8 @@ def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
     put(console, (f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim"))
     answer, said = "", ""
     for event in store.events(run.run_id):
+        if event.tag == "run_started" and (origin := untyped(event.body).get("forked_from")):
+            put(console, (f"forked from the run {origin} after its event {untyped(event.body)['forked_at']:,}", "dim"))
         if event.tag == "run_ended":
             answer = str(untyped(event.body).get("text") or "")
         elif event.tag == "completion_checked":

@@ -30,13 +30,15 @@ from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import ManyOptions, RunOptions
 from watchkeeper.app.models import check_model_text
-from watchkeeper.app.resume import resume
+from watchkeeper.app.replay import ReplayOptions, replay
+from watchkeeper.app.resume import fork, resume
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import (
     Settings,
     check_values,
     context_full_from,
     limits_from,
+    on_ask_from,
     prices_from,
     settings_here,
     store_failure_from,
@@ -49,6 +51,7 @@ from watchkeeper.cli.items import Bad, Given, read_items, refuse
 from watchkeeper.cli.loading import Loaded, agent_file, bind, item_maker, load, parse_params
 from watchkeeper.cli.report import SHORT_ID, JsonLines, Progress, print_many, print_result
 from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.codec import to_builtins
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.model import Model
 from watchkeeper.core.secrets import HELD
@@ -67,6 +70,7 @@ DONE: Final = 0
 STOPPED: Final = 1
 BAD_INPUT: Final = 2
 SOME_DONE: Final = 3
+PARKED: Final = 4
 SIGNALLED: Final = 128
 """Added to the number of the signal that ended a run, as shells do: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
 
@@ -75,6 +79,9 @@ SCRIPTED: Final = "scripted"
 
 NOTIFY_SECONDS: Final = 60.0
 """How long the command of ``--notify`` may take."""
+
+LONGEST: Final = 500
+"""Characters that are printed of a difference."""
 
 BROKEN_OFF: Final = "broken off by a signal"
 
@@ -101,6 +108,7 @@ class Order:
         as_jsonl: Whether to print events as JSON lines, the result last, and nothing else.
         quiet: Whether to print nothing while it goes on.
         resumes: Id of the run to go on with; None for a new run.
+        forks: Number of the event of that run from which a new one goes on; None to go on with the run itself.
         fresh_limits: Whether what that run has used before does not count.
         accept_changes: Whether it may go on although it is made of other things now.
     """
@@ -120,6 +128,7 @@ class Order:
     as_jsonl: bool = False
     quiet: bool = False
     resumes: str | None = None
+    forks: int | None = None
     fresh_limits: bool = False
     accept_changes: bool = False
 
@@ -195,6 +204,9 @@ def checked(order: Order) -> Checked:
     store_failure = store_failure_from(settings)
     if store_failure is not None:
         options["on_store_failure"] = store_failure
+    on_ask = on_ask_from(settings)
+    if on_ask is not None:
+        options["on_ask"] = on_ask
     if order.files is not None:
         options["filesystem"] = HostFilesystem(order.files)
     values = parse_params(order.params)
@@ -300,6 +312,9 @@ def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions, con
         options = {**options, "ledger": text_from(settings, "ledger") or "default"}
     options = {**loaded.options, **options}
     model = choose_model(text_from(settings, "model"), loaded)
+    if order.resumes is not None and order.forks is not None:
+        prompt = bind(loaded.prompt, asked.values)
+        return fork(order.resumes, prompt, at=order.forks, model=model, limits=limits, **options)
     if order.resumes is not None:
         return resume(
             order.resumes,
@@ -321,6 +336,34 @@ def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions, con
     if order.concurrency is not None:
         many["concurrency"] = order.concurrency
     return run_many(prompt, [item for _, item in items], model=model, limits=limits, **many)
+
+
+def replay_and_report(order: Order) -> int:
+    """Replay a run with the agent of today, print where it differs, and return 1 if it does.
+
+    Raises:
+        ConfigurationError: If it cannot be replayed.
+        StoreError: If it cannot be read.
+    """
+    asked = checked(order)
+    out = cast("TextIO | None", sys.stdout)
+    with redirect_stdout(sys.stderr) if order.as_json else nullcontext():
+        loaded = load(order.target)
+        options: ReplayOptions = {"store": order.given["store"] or "default", "fallback": order.fallback}
+        options["shield"] = loaded.options.get("shield")
+        if "on_context_full" in asked.options:
+            options["on_context_full"] = asked.options["on_context_full"]
+        model = choose_model(text_from(asked.settings, "model"), loaded)
+        found = replay(order.resumes or "", bind(loaded.prompt, asked.values), model=model, **options)
+    failed = DONE if found.ok else STOPPED
+    if order.as_json:
+        data = {**to_builtins(found), "ok": found.ok}
+        return print_json(out, HELD.redacted_data(data), compact=False) or failed
+    console = make_console(out)
+    for difference in found.differences:
+        put(console, (f"event {difference.seq}", "yellow"), f": {one_line(difference.said, LONGEST)}")
+    put(console, (found.sentence(), "green" if found.ok else "yellow"))
+    return failed
 
 
 def limits_on_record(order: Order, store: RunStore, settings: Settings) -> Limits:
@@ -352,7 +395,7 @@ def resume_order(run_id: str, given: Mapping[str, str | None], **more: Any) -> O
     origin: dict[str, Any] = untyped(opened.body)["origin"] if opened is not None else {}
     if not origin:
         raise ConfigurationError(
-            f"the run {run.run_id} was not started by 'watchkeeper run'; go on with it from Python: agent.resume(...)"
+            f"the run {run.run_id} was not started by 'watchkeeper run'; in Python use agent.resume(...) or replay"
         )
     try:
         os.chdir(origin["folder"])
@@ -518,7 +561,7 @@ def notify(program: Sequence[str], data: dict[str, Any], *, quiet: bool) -> str 
 
 
 def exit_code(result: AnyResult | StoredRun, requests: EndRequests) -> int:
-    """Return 0 for work that was done, 3 if some items are and some are not, 1 for every other end.
+    """Return 0 for work that was done, 3 if some items are and some are not, 4 if it is parked, 1 for every other end.
 
     A run that a signal ended has 128 and the signal's number.
     """
@@ -526,6 +569,8 @@ def exit_code(result: AnyResult | StoredRun, requests: EndRequests) -> int:
         return signalled(requests)
     if result.stop is not None and result.stop.reason in ("interrupted", "aborted"):
         return signalled(requests)
+    if result.stop is not None and result.stop.reason == "parked":
+        return PARKED
     if isinstance(result, ManyResult) and result.done and result.not_done:
         return SOME_DONE
     return DONE if result.ok else STOPPED

@@ -308,7 +308,8 @@ class ContextCalls:
             self.refund(guarded)
             self.incidents.record(event)
             node = self._record_refusal(request, event.event_type, outer, now)
-            return Outcome(event.decision, None, None, event.event_type, stop_by_hook(event), node, admitted=False)
+            stop = stop_by_hook(event)
+            return Outcome(event.decision, None, None, event.event_type, stop, node, admitted=False, refusal=event)
         if stop is not None:
             self.refund(guarded)
             self.incidents.report(stop)

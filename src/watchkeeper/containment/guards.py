@@ -184,6 +184,7 @@ class Guards:
             number,
             spent_share(demand.account),
             request.arguments,
+            request.approved_by,
         )
         above = self.above.guard(request, demand, outer, number) if self.above is not None else None
         return GuardedCall(self, ctx, request, demand, outer, above)

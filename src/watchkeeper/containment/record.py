@@ -154,6 +154,7 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
         stop: The stop behind a HALT or a QUARANTINE; None for failures and time-outs of the call alone.
         node: The gate's own record of the call.
         admitted: Whether the work was begun.
+        refusal: What the hook said that refused it, or None.
     """
 
     decision: Decision
@@ -163,6 +164,7 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True):
     stop: Stop | None = None
     node: Node | None = None
     admitted: bool = True
+    refusal: SafetyEvent | None = None
 
     @property
     def node_id(self) -> str | None:

@@ -173,6 +173,13 @@ class TestClock:
             raise ValueError(f"time cannot go back: advance({by!r})")
         self._move_to(self._elapsed + seconds)
 
+    def jump(self) -> None:
+        """Move time to the next timer or wake-up, for code that waits for something that never comes."""
+        with self._lock:
+            target = self._next_event() if self._wake_ups else self._next_timer()
+        if target is not None:
+            self._move_to(max(target, self._elapsed))
+
     async def sleep(self, seconds: float) -> None:
         """Jump to the earliest sleeper's wake-up once everything else that is ready has run."""
         woken = asyncio.Event()
@@ -191,9 +198,13 @@ class TestClock:
     def _next_event(self) -> float:
         """Return when the next sleeper wakes or the next timer fires, whichever is earlier: its work runs first."""
         with self._lock:
-            while self._timers and self._timers[0][2].callback is None:
-                heapq.heappop(self._timers)
-            return min(self._wake_ups[0], self._timers[0][0]) if self._timers else self._wake_ups[0]
+            timer = self._next_timer()
+            return self._wake_ups[0] if timer is None else min(self._wake_ups[0], timer)
+
+    def _next_timer(self) -> float | None:
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Remember a callback; it runs on the running loop when time passes ``when`` (soon, if it is past)."""

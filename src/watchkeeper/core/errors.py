@@ -324,6 +324,8 @@ StopReason = Literal[
     "escalated",
     # the store's: the run's events cannot be written
     "store_failed",
+    # the loop's, and no failure: tool calls wait for the answer of a person
+    "parked",
 ]
 
 

@@ -198,7 +198,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(_S.ASKING, Stopped, (_S.COMPACTING,), "the context is full: a summary is to begin a new segment"),
     Row(_S.COMPACTING, Compacted, (_S.ASKING,), "the new segment goes on where the old one ended"),
     Row(_S.COMPACTING, Stopped, (_S.LANDING, _S.ENDED), "no summary, or a limit came while it was made"),
-    Row(_S.CALLING, Stopped, (_S.ENDED,), "a hard stop while tools ran"),
+    Row(_S.CALLING, Stopped, (_S.ENDED,), "a hard stop while tools ran, or a call waits for an answer"),
     Row(_S.CHECKING, Stopped, (_S.ENDED,), "the limit came while the answer was checked"),
     Row(_S.LANDING, Replied, (_S.HANDING_OVER, _S.ENDED), "the last turn: what the agent hands over"),
     Row(_S.LANDING, Stopped, (_S.ENDED,), "no room, or no time, for landing"),

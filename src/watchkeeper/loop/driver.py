@@ -42,9 +42,10 @@ from watchkeeper.kernel.turn_machine import (
 from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine, not_checked
 from watchkeeper.loop.compaction import Compaction
 from watchkeeper.loop.model_calls import ModelCalls
+from watchkeeper.loop.parked_calls import NOT_BEGUN
 from watchkeeper.loop.resume import Recorded
 from watchkeeper.loop.retry import WorkStoppedError
-from watchkeeper.loop.tool_calls import NOT_BEGUN, ToolCalls
+from watchkeeper.loop.tool_calls import ToolCalls
 from watchkeeper.oversight.engine import Oversight
 from watchkeeper.prompt.completion import (
     TaskCompletionContext,
@@ -73,12 +74,14 @@ class Ending(msgspec.Struct, frozen=True):
         turns: Model turns taken.
         error: The exception behind the stop, if there is one.
         answered_by: Which models answered, in the order of their first answers.
+        denied: Tool calls that a hook or a person has denied.
     """
 
     end: End
     turns: int
     error: BaseException | None
     answered_by: tuple[str, ...]
+    denied: int = 0
 
 
 Drive = Callable[[RunPlan[Any], RunScope, Transcript, Execute, Recorded | None], Awaitable[Ending]]
@@ -164,13 +167,17 @@ class _Driver:
                 if self.recorded is None or not self.recorded.has_notice(text):
                     self.scope.record(NoticeAppended(text, self.scope.clock.now()))
             if isinstance(command, End):
-                return Ending(command, self.machine.turns, self.error, self.models.line.answered_by)
+                denied = self.tools.denied + (0 if self.recorded is None else self.recorded.denied)
+                return Ending(command, self.machine.turns, self.error, self.models.line.answered_by, denied)
             answer = None if self.recorded is None else self._recall(command, self.recorded)
             signal = answer or await self._live(command)
 
     async def _live(self, command: Command) -> Signal:
         """Execute a command; if that was stopped, record why."""
         step = self.machine.state.value
+        replayed = None if self.recorded is None else await self.recorded.instead(command)
+        if replayed is not None:
+            return replayed
         try:
             signal = await self._execute(command)
         except StoreError as error:  # the gate's ledger cannot be used, so nothing may run any more

@@ -9,7 +9,7 @@ only if its tool is declared read-only or idempotent; otherwise the agent is tol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
@@ -36,7 +36,8 @@ from watchkeeper.kernel.turn_machine import (
     Stopped,
     ToolsDone,
 )
-from watchkeeper.loop.tool_calls import Earlier, recalled
+from watchkeeper.loop.parked_calls import Earlier, is_denial
+from watchkeeper.loop.tool_calls import recalled
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import (
     CallBegun,
@@ -57,6 +58,7 @@ from watchkeeper.runtime.events import (
     segment_of,
 )
 from watchkeeper.runtime.file_record import Unfinished
+from watchkeeper.runtime.parking import PARKED, CallAnswered, CallParked, Parked, waiting
 from watchkeeper.runtime.plan import RunPlan
 from watchkeeper.runtime.result import as_continued, transcript_of
 from watchkeeper.session.log import Envelope
@@ -64,6 +66,7 @@ from watchkeeper.session.tagging import dump
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import image_parts
 
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
 STEPS = (ModelReplied, ToolInvoked, ObserversRan, CompletionChecked, ContextCompacted, WorkStopped)
 """Events that answer a command of the machine."""
 
@@ -80,11 +83,19 @@ class Recorded:
         after: Number of the last event that counts.
         opened: What the run was made of.
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
+        denied: How many tool calls a hook or a person has denied.
+        waiting: The questions that nobody has answered yet.
         unfinished: The tool calls whose tool had succeeded and whose files were being written, by their id.
     """
 
-    def __init__(self, log: Sequence[Envelope]) -> None:
+    def __init__(self, log: Sequence[Envelope], *, whole: bool = False) -> None:
         """Read the log of the session up to the interruption; the newest run on it is the one to go on with.
+
+        A run that was forked from another begins with what that one has on record.
+
+        Args:
+            log: The log.
+            whole: Whether the run's end belongs to it, if it has ended.
 
         Raises:
             ConfigurationError: If there is no such run, it is done, or its process died before anything was on record.
@@ -93,19 +104,33 @@ class Recorded:
         if first is None:
             raise ConfigurationError("there is no run on this log")
         self.started: RunStarted = log[first].event
+        while log[first].event.forked_from is not None:
+            first = next(place for place in range(first - 1, -1, -1) if isinstance(log[place].event, RunStarted))
         self.first = first
-        self.log = without_end(as_continued(log[first:]))
+        continued = as_continued(log[first:])
+        self.log = continued if whole else without_end(continued)
         rendered = next((place for place, each in enumerate(self.log) if isinstance(each.event, PromptRendered)), 0)
         self.opening: Transcript = transcript_of(log[: first + rendered + 1])
         self.after = self.log[-1].seq
         events = [envelope.event for envelope in self.log]
-        opened = next((event for event in events if isinstance(event, RunOpened)), None)
+        opened = next((event for event in reversed(events) if isinstance(event, RunOpened)), None)
         if opened is None:
             run_id = self.started.run_context.run_id
-            raise ConfigurationError(f"the process of the run {run_id} died before anything was done; start a new run")
+            why = "its process died before anything was done"
+            if any(isinstance(event, STEPS) for event in events):
+                why = "version 0.1 recorded it, without what that needs"
+            raise ConfigurationError(f"the run {run_id} cannot be resumed: {why}; start a new run")
         self.opened: RunOpened = opened
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
-        self._steps = [event for event in events if isinstance(event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
+        others = (CallBegun, CallParked, ModelFailed, ModelSwitched)
+        steps = [each for each in self.log if isinstance(each.event, (*STEPS, *others)) and not _parks(each.event)]
+        self._steps: list[Any] = [each.event for each in steps]
+        self._numbers = [each.seq for each in steps]
+        answers = (each.event for each in log[first:] if isinstance(each.event, CallAnswered))
+        self._answers = {answer.question_id: answer for answer in answers}
+        done = [event for event in events if isinstance(event, ToolInvoked)]
+        self.denied = sum(is_denial(event.outcome, event.rendered_output) for event in done)
+        self.waiting = waiting((*self._steps, *self._answers.values()))
         self._place = 0
         self.switched_to: str | None = None
         self.unfinished: Mapping[str, Unfinished] = {}
@@ -116,6 +141,10 @@ class Recorded:
             del self._notices[0]
             return True
         return False
+
+    async def instead(self, command: Command) -> Signal | None:
+        """Return what takes the place of executing a command that has no answer; None if it is to be executed."""
+        return None
 
     def answer(self, command: Command) -> Signal | None:
         """Return what the log says about a command of the loop; None if it is to be executed now."""
@@ -142,15 +171,24 @@ class Recorded:
         wanted = {call.call_id for call in calls}
         done: dict[str, ToolInvoked] = {}
         begun: dict[str, int] = {}
+        parked: dict[str, list[Parked]] = {}
+        waits: set[str] = set()
         for event in self._steps[self._place :]:
             if isinstance(event, ToolInvoked) and event.call_id in wanted:
                 done[event.call_id] = event
                 begun.pop(event.call_id, None)
             elif isinstance(event, CallBegun) and event.call_id in wanted:
                 begun[event.call_id] = event.attempt
+                waits.discard(event.call_id)
+            elif isinstance(event, CallParked) and event.call_id in wanted:
+                question = Parked(event, self._answers.get(event.question_id))
+                parked.setdefault(event.call_id, []).append(question)
+                waits.add(event.call_id)
+                if event.kind == "tool":  # what it had done until it asked was dropped
+                    begun.pop(event.call_id, None)
         self._place = len(self._steps)
         left = {each: self.unfinished[each] for each in wanted & self.unfinished.keys()}
-        return Earlier(done, begun, left)
+        return Earlier(done, begun, parked, frozenset(waits), left)
 
     def _next(self, *kinds: type[Any]) -> Any | None:
         """Take the next answer if it is of one of these types."""
@@ -201,9 +239,8 @@ class Recorded:
 
     def _observed(self) -> Signal | None:
         event = self._next(ObserversRan)
-        if event is None and all(not isinstance(each, STEPS) for each in self._steps[self._place :]):
-            if not any(isinstance(each, CallBegun) for each in self._steps[self._place :]):
-                return None  # nothing follows: it is not known whether they were asked
+        if event is None and not any(isinstance(each, (*STEPS, CallBegun)) for each in self._steps[self._place :]):
+            return None  # nothing follows: it is not known whether they were asked
         stopped = self._next(WorkStopped)
         return Observed("" if event is None else event.text, stopped and stopped.stop)
 
@@ -236,11 +273,17 @@ def without_end(log: Sequence[Envelope]) -> Sequence[Envelope]:
     return kept
 
 
+def _parks(event: object) -> bool:
+    """Whether an event says that the run parked: its calls go on, so nothing was stopped."""
+    return isinstance(event, WorkStopped) and event.stop.reason == PARKED
+
+
 def _counts(event: object) -> bool:
     """Whether an event near the end of a stopped run is work, and not a part of its last turn."""
     if isinstance(event, ModelReplied):
         return not event.landing
-    return isinstance(event, ToolInvoked | PromptRendered | RunOpened | ContextCompacted | RunStarted | RunResumed)
+    kinds = ToolInvoked | CallParked | PromptRendered | RunOpened | ContextCompacted | RunStarted | RunResumed
+    return isinstance(event, kinds)
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -252,6 +295,7 @@ class Resumed(msgspec.Struct, frozen=True):
         unknown: Ids of the tool calls of which nobody knows whether they had an effect.
         worked_seconds: How long it had worked.
         accept_changes: Whether prompt, tools and models may differ from those on record.
+        forked: Whether a new run goes on from there, with limits of its own, in the place of the one on record.
     """
 
     recorded: Recorded
@@ -259,6 +303,7 @@ class Resumed(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...]
     worked_seconds: float
     accept_changes: bool = False
+    forked: bool = False
 
     def changes(self, digests: Mapping[str, str]) -> tuple[str, ...]:
         """Return what differs from the record, in the order in which the digests are named.
@@ -270,8 +315,9 @@ class Resumed(msgspec.Struct, frozen=True):
         changed = tuple(name for name, digest in digests.items() if before.get(name, digest) != digest)
         if changed and not self.accept_changes:
             raise ConfigurationError(
-                f"the run {self.recorded.started.run_context.run_id} cannot go on as it was: its {' and '.join(changed)}"
-                " changed since it began; undo that, or accept it (accept_changes=True, --accept-changes)"
+                f"the run {self.recorded.started.run_context.run_id} cannot go on as it was: its"
+                f" {' and '.join(changed)} changed since it began; undo that, or accept it"
+                " (accept_changes=True, --accept-changes)"
             )
         return changed
 
@@ -301,6 +347,8 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
     for envelope in log:
         event = envelope.event
         match event:
+            case RunStarted():
+                usage, open_calls, open_runs = Usage(), {}, {}
             case RunResumed():
                 usage, open_calls, open_runs = event.spent, {}, {}
             case CallBegun():
@@ -315,6 +363,9 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
             case ToolInvoked() if event.node_id is not None:
                 open_calls.pop(event.node_id, None)
                 usage += Usage(tool_calls=1, steps=1, retries=int(event.attempt > 1))
+            case CallParked() if event.node_id:
+                open_calls.pop(event.node_id, None)
+                usage += Usage(tool_calls=1, steps=1)
             case ChildStarted():
                 open_runs[event.run_context.run_id] = None
             case ChildEnded():
@@ -335,11 +386,17 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
 
 
 def worked_seconds(log: Sequence[Envelope]) -> float:
-    """Return how long processes have worked on a run: each from its first event to its last."""
-    total, began, last = 0.0, datetime.min, datetime.min
+    """Return how long processes have worked on a run: each from its first event to its last.
+
+    An answer about a parked call comes while none works on it.
+    """
+    total, began, last = 0.0, NEVER, NEVER
     for place, envelope in enumerate(log):
-        if place == 0 or isinstance(envelope.event, RunResumed):
+        if isinstance(envelope.event, CallAnswered):
+            continue
+        if place == 0 or isinstance(envelope.event, RunStarted | RunResumed):
             total += (last - began).total_seconds() if place else 0.0
+            total = 0.0 if isinstance(envelope.event, RunStarted) else total  # what it was forked from does not count
             began = envelope.at
         last = envelope.at
     return total + ((last - began).total_seconds() if log else 0.0)

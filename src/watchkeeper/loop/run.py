@@ -30,13 +30,13 @@ from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.kernel.turn_machine import End
 from watchkeeper.loop.driver import Drive, drive
-from watchkeeper.loop.resume import Resumed, digests_of
+from watchkeeper.loop.resume import Recorded, Resumed, digests_of
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted, log_end
+from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted
 from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
+from watchkeeper.runtime.result import RunResult, broken_off, log_end, result_of, transcript_of
 from watchkeeper.runtime.shared_budget import gate_outside_runs
 from watchkeeper.runtime.user_code import booked
 from watchkeeper.session.session import Session
@@ -79,8 +79,11 @@ async def execute(
     else:
         began -= resumed.worked_seconds
         recorded, started = resumed.recorded, resumed.recorded.started
-        _announce_again(plan, scope, resumed)
         transcript = recorded.opening
+        if resumed.forked:
+            started = _announce(plan, scope, recorded)
+        else:
+            _announce_again(plan, scope, resumed)
     try:
         ending = await drive(plan, scope, transcript, execute, recorded)
         await booked(scope.gate)
@@ -88,7 +91,7 @@ async def execute(
         _close(plan, scope, End(stop=broken_off(error)), None, began)
         raise
     end = ending.end
-    ended = _close(plan, scope, end, ending.turns, began)
+    ended = _close(plan, scope, end, ending.turns, began, ending.denied)
     return result_of(
         started,
         ended,
@@ -100,8 +103,8 @@ async def execute(
     )
 
 
-def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
-    """Record the start of the run, and its deadline."""
+def _announce(plan: RunPlan[Any], scope: RunScope, forked: Recorded | None = None) -> RunStarted:
+    """Record the start of the run, and its deadline; ``forked``: the record from which it goes on."""
     gate, now = scope.gate, scope.clock.now()
     started = RunStarted(
         run_context=scope.run_context,
@@ -115,6 +118,8 @@ def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
         fallback=tuple(each.label for each in plan.fallback),
         apart=scope.apart,
         limit_values=gate.limits,
+        forked_from=None if forked is None else forked.started.run_context.run_id,
+        forked_at=0 if forked is None else forked.after,
     )
     scope.record(started)
     if gate.deadline is not None:
@@ -176,7 +181,7 @@ def _continued(messages: tuple[Message, ...], earlier: Transcript) -> tuple[Mess
     )
 
 
-def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, began: float) -> RunEnded:
+def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, began: float, denied: int = 0) -> RunEnded:
     """Record the end: the prompt's outcome, then the run's, with the time that was left."""
     gate, now = scope.gate, scope.clock.now()
     usage, took = gate.usage, timedelta(seconds=scope.clock.monotonic() - began).total_seconds()
@@ -206,6 +211,7 @@ def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, beg
         remaining_seconds=remaining,
         ended_at=now,
         turns=turns,
+        denied=denied,
     )
     scope.record(ended)
     log_end(

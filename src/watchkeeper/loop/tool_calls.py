@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -29,6 +29,7 @@ from watchkeeper.core.errors import (
     ReducerError,
     SessionError,
     Stop,
+    StoreError,
     ToolProcessError,
     ToolValidationError,
 )
@@ -37,16 +38,29 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import CrashError, error_text
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import Patience, run_in_worker
-from watchkeeper.kernel.turn_machine import ToolsDone
+from watchkeeper.kernel.turn_machine import Stopped, ToolsDone
 from watchkeeper.loop.models import bounds_input
+from watchkeeper.loop.parked_calls import (
+    NO_ANSWERS,
+    NOT_BEGUN,
+    NOT_RUN,
+    UNKNOWN,
+    AnswersOfCall,
+    Earlier,
+    answers_among,
+    is_denial,
+    refusal_of,
+)
 from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.file_record import FilesNotOnRecord, Unfinished, changed, finish
+from watchkeeper.runtime.parking import CallParked, Park, digest_of, parked_stop
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, NotOnRecordError, RunPlan, RunScope
 from watchkeeper.runtime.result import images_of
 from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
-from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
+from watchkeeper.shield.pipeline import QUESTION
+from watchkeeper.tools.context import Answer, CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.isolation import ProcessCall
 from watchkeeper.tools.values import MOST_RESULT_LEVELS, MOST_RESULT_VALUES, ToolResult, image_parts
@@ -66,30 +80,8 @@ UNBOUNDED_IMAGE: Final = (
 UNCHECKED_CHARS: Final = 2 * MOST_RESULT_LEVELS
 """Arguments whose text is longer are looked at before the call: the log has to keep them beside the result."""
 
-UNKNOWN: Final = (
-    "It is not known whether {} had its effect: the process ended while it ran. Look before you call it again."
-)
-"""What the model is told of a call that was under way when the process ended, if it may not simply run again."""
-
 LOOP_SECONDS: Final = 0.1
 """How long the loop may take to stop a process whose time is over, before that is done from another thread."""
-
-
-class Earlier(msgspec.Struct, frozen=True):
-    """What is on record of the calls of a reply, if the run was interrupted while they ran.
-
-    Attributes:
-        done: By call id, the last attempt of those that have a result.
-        begun: By call id, how many attempts of those without a result had begun.
-        unfinished: By call id, those whose tool had succeeded and whose files were being written.
-    """
-
-    done: Mapping[str, ToolInvoked]
-    begun: Mapping[str, int]
-    unfinished: Mapping[str, Unfinished] = {}
-
-
-NOT_BEGUN: Final = Earlier({}, {})
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -105,6 +97,7 @@ class Attempt(msgspec.Struct, frozen=True):
         node_id: The admitted call at the gate, if it was admitted.
         duration_ms: From admission to result.
         repeatable: Whether a failed call may be tried again; False if the gate or a hook gave a stop.
+        parks: The question for which the run parks, instead of a result; or None.
     """
 
     outcome: ToolOutcome
@@ -116,13 +109,19 @@ class Attempt(msgspec.Struct, frozen=True):
     node_id: str | None = None
     duration_ms: float = 0.0
     repeatable: bool = True
+    parks: CallParked | None = None
 
 
 class ToolCalls:
-    """The tool side of one run."""
+    """The tool side of one run.
+
+    Attributes:
+        denied: How many calls a hook or a person has denied so far, in this process.
+    """
 
     def __init__(self, plan: RunPlan[Any], scope: RunScope) -> None:
         """Index the prompt's tools by name."""
+        self.denied = 0
         self._plan = plan
         self._scope = scope
         self._usage: TokenUsage | None = None
@@ -143,8 +142,8 @@ class ToolCalls:
 
     async def run(
         self, calls: Sequence[ToolCall], usage: TokenUsage | None, turn: int, earlier: Earlier = NOT_BEGUN
-    ) -> ToolsDone:
-        """Run the calls of a reply; return one message per call, in the same order.
+    ) -> ToolsDone | Stopped:
+        """Run the calls of a reply; return one message per call, in the same order, or that the run parks.
 
         Args:
             calls: The calls.
@@ -155,6 +154,7 @@ class ToolCalls:
         self._usage, self._turn, self._earlier = usage, turn, earlier
         messages: list[ToolMessage] = []
         images: list[Part] = []
+        parked: list[tuple[str, str]] = []
         stop: Stop | None = None
         for batch in self._batches(calls):
             if stop is not None:
@@ -164,6 +164,9 @@ class ToolCalls:
             else:
                 attempts = await asyncio.gather(*(self._call(call) for call in batch))
             for call, attempt in zip(batch, attempts, strict=True):
+                if attempt.parks is not None and await self._park(attempt, attempt.parks):
+                    parked.append((call.name, call.call_id))
+                    continue
                 done, left = earlier.done.get(call.call_id), earlier.unfinished.get(call.call_id)
                 if left is not None and done is None:
                     message, shown = await self._go_on(call, left)
@@ -173,7 +176,7 @@ class ToolCalls:
                 if shown:
                     images += image_parts(call.name, shown)
                 stop = stop or attempt.stop
-        return ToolsDone(tuple(messages), stop, tuple(images))
+        return Stopped(parked_stop(parked)) if parked else ToolsDone(tuple(messages), stop, tuple(images))
 
     def _batches(self, calls: Sequence[ToolCall]) -> Sequence[Sequence[ToolCall]]:
         """Divide the calls of a reply, in their order, into batches that run concurrently."""
@@ -200,17 +203,74 @@ class ToolCalls:
                 check(params, MOST_RESULT_VALUES, MOST_RESULT_LEVELS)
         except (ToolValidationError, CodecError) as error:
             return Attempt("invalid", ToolResult.error(refusal(error)), params=call.arguments)
-        first = 1 + self._earlier.begun.get(call.call_id, 0)
-        if first > 1 and not tool.may_repeat:
-            return Attempt("unknown", ToolResult.error(UNKNOWN.format(call.name)), first - 1, params)
-        attempt = await self._attempt(call, tool, params, first)
+        first, answers = 1 + self._earlier.begun.get(call.call_id, 0), NO_ANSWERS
+        if self._earlier is not NOT_BEGUN:
+            instead = self._instead(call, tool, params, first)
+            if instead is not None:
+                return instead
+            answers = answers_among(self._earlier.asked_about(call), self._scope.clock.now())
+        attempt = await self._attempt(call, tool, params, first, answers)
         while may_retry(attempt, tool):
             await self._drop(attempt)
             self._record(call, attempt, attempt.result.message)
-            attempt = await self._attempt(call, tool, params, attempt.number + 1)
+            attempt = await self._attempt(call, tool, params, attempt.number + 1, answers)
         return attempt
 
-    async def _attempt(self, call: ToolCall, tool: Tool, params: Any, number: int) -> Attempt:
+    def _instead(self, call: ToolCall, tool: Tool, params: Any, first: int) -> Attempt | None:
+        """Return what becomes of a call that had begun or was asked about, if it does not run; None if it runs."""
+        asked = self._earlier.asked_about(call)
+        if asked and call.call_id in self._earlier.waits:
+            question, answer = asked[-1].question, asked[-1].ruling(self._scope.clock.now())
+            if answer is None:
+                return Attempt("skipped", ToolResult.error(""), params=params, parks=question)
+            if answer.allowed or question.kind == "tool":
+                return None
+            word, said = refusal_of(question, answer)
+            return Attempt(word, ToolResult.error(said), max(first - 1, 1), params)
+        if first == 1 or tool.may_repeat:
+            return None
+        said, parks = UNKNOWN.format(call.name), None
+        if tool.on_unknown == "park":
+            parks = self._question("unknown", call, tool.name, f"{said} Is it to run again?", Park())
+        return Attempt("unknown", ToolResult.error(said), first - 1, params, parks=parks)
+
+    def _question(
+        self, kind: Literal["hook", "tool", "unknown"], call: ToolCall, asker: str, text: str, park: Park
+    ) -> CallParked:
+        """Return the question to a person about a call."""
+        now = self._scope.clock.now()
+        return CallParked(
+            question_id=self._scope.ids.uuid(),
+            kind=kind,
+            call_id=call.call_id,
+            name=call.name,
+            arguments=call.arguments,
+            digest=digest_of(call.arguments),
+            asked_by=asker,
+            question=text,
+            expires=park.expiry(now),
+            then=park.then,
+            created_at=now,
+        )
+
+    async def _park(self, attempt: Attempt, question: CallParked) -> bool:
+        """Put the question about a call on record, unless it is; return False if it cannot be put there."""
+        if self._earlier.has_question(question):
+            return True
+        if attempt.context is not None:
+            attempt.context.discard()
+        await self._drop(attempt)
+        durable = self._scope.durable
+        if durable is None:
+            return False
+        self._scope.record(question)
+        try:
+            await durable.barrier()
+        except StoreError:
+            return False
+        return True
+
+    async def _attempt(self, call: ToolCall, tool: Tool, params: Any, number: int, answers: AnswersOfCall) -> Attempt:
         """Make one admitted attempt; classify how it went."""
         clock = self._scope.clock
         began = clock.monotonic()
@@ -228,7 +288,7 @@ class ToolCalls:
             nonlocal context
             if self._scope.durable is not None and not tool.may_repeat:
                 await self._scope.begin_call(intent(ticket))
-            context = self._context(call, tool, number, ticket)
+            context = self._context(call, tool, number, ticket, answers.of_tool)
             try:
                 if process is not None:
                     with stopped_in_time(process, ticket, clock):
@@ -246,6 +306,7 @@ class ToolCalls:
             retry=number > 1,
             arguments=call.arguments,
             call_id=call.call_id,
+            approved_by=answers.approved_by,
         )
         try:
             outcome = await call_through(self._scope, request, work, no_charge)
@@ -264,7 +325,19 @@ class ToolCalls:
             node_id=outcome.node_id,
             duration_ms=(clock.monotonic() - began) * 1000,
             repeatable=outcome.stop is None,
+            parks=None if self._plan.park is None else self._asks(call, outcome, context, self._plan.park),
         )
+
+    def _asks(
+        self, call: ToolCall, outcome: Outcome[Any], context: ToolContext | None, park: Park
+    ) -> CallParked | None:
+        """Return the question that a hook or the tool itself asks about a call and nobody has answered, or None."""
+        if context is not None and context.asked is not None:
+            question = self._question("tool", call, call.name, context.asked, park)
+            return replace(question, node_id=outcome.node_id or "")
+        refusal = outcome.refusal
+        text = None if refusal is None else refusal.metadata.get(QUESTION)
+        return None if refusal is None or text is None else self._question("hook", call, refusal.hook, text, park)
 
     def _stop_of(self, outcome: Outcome[Any]) -> Stop | None:
         """Return the outcome's stop if it ends the run; a hook's stop for one call ends only that call."""
@@ -273,7 +346,9 @@ class ToolCalls:
             return stop
         return stop if stop in (self._scope.gate.stop, self._scope.gate.work_stop) else None
 
-    def _context(self, call: ToolCall, tool: Tool, number: int, ticket: Ticket) -> ToolContext:
+    def _context(
+        self, call: ToolCall, tool: Tool, number: int, ticket: Ticket, answers: Mapping[str, Answer]
+    ) -> ToolContext:
         deadline, clock = self._scope.gate.work_deadline, self._scope.clock
         if tool.timeout is not None and ticket.timeout is not None:  # the tool's own timeout may come first
             deadline = earliest(deadline, Deadline.after(ticket.timeout, clock), clock=clock)
@@ -284,6 +359,8 @@ class ToolCalls:
             idempotency_key=f"{self._run_id}:{call.call_id}",
             deadline=deadline,
             cancellation=ticket.cancellation,
+            answers=answers,
+            may_park=self._plan.park is not None,
         )
         return ToolContext(info, self._tool_scope)
 
@@ -387,6 +464,7 @@ class ToolCalls:
 
     def _record(self, call: ToolCall, attempt: Attempt, text: str, event_id: UUID | None = None) -> ToolMessage:
         invoked = self._invoked(call, attempt, text, event_id or self._scope.ids.uuid())
+        self.denied += is_denial(attempt.outcome, invoked.rendered_output)
         self._scope.record(invoked)
         return ToolMessage(call.call_id, call.name, invoked.rendered_output, is_error=not attempt.result.success)
 
@@ -446,7 +524,7 @@ def in_time(fn: Callable[..., T], ticket: Ticket, clock: Clock) -> Callable[...,
 
 def not_run(call: ToolCall, stop: Stop) -> Attempt:
     """Return the result of a call that was not run because an earlier call stopped the run."""
-    said = DEADLINE_MESSAGE if stop.reason == "timeout" else f"not run: {stop.message}"
+    said = DEADLINE_MESSAGE if stop.reason == "timeout" else f"{NOT_RUN}{stop.message}"
     return Attempt("skipped", ToolResult.error(said), params=call.arguments)
 
 
@@ -465,7 +543,7 @@ def classify(
             return "deadline", ToolResult.error(DEADLINE_MESSAGE)
         if outcome.admitted:
             return "cancelled", ToolResult.error(f"stopped midway: {stop.message}")
-        return "denied", ToolResult.error(f"not run: {stop.message}")
+        return "denied", ToolResult.error(f"{NOT_RUN}{stop.message}")
     if not outcome.admitted:
         said = held_back(outcome) if outcome.stop is None else outcome.stop.message
         return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {said}")

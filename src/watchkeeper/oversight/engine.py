@@ -14,6 +14,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from watchkeeper.children.child import Children
 from watchkeeper.children.nested_adapter import RunAdapter
@@ -33,11 +34,13 @@ from watchkeeper.runtime.events import (
     AdviceAcknowledged,
     EscalationTaken,
     ObserversRan,
+    RunStarted,
     SourceRan,
 )
 from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import RunOverError, over_at, within
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited
+from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Extend, SliceView
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.filesystem import Filesystem
@@ -94,7 +97,7 @@ class Oversight:
             session[Feedback].register(ObserversRan, keep_feedback)
         for kept in KEPT:
             session[kept].keep()
-        self._earlier = len(session[ObserversRan].all())
+        self._earlier = earlier_rounds(session, scope.run_context.run_id)
         self._rebuild()
 
     async def look(self, turn: int) -> Observed:
@@ -320,6 +323,17 @@ class Oversight:
     def _named(self, *names: str) -> Sequence[Source]:
         """Return the sources with these names, without those that only an earlier run of the session had."""
         return [self._by_name[name] for name in names if name in self._by_name]
+
+
+def earlier_rounds(session: Session, run_id: UUID) -> int:
+    """Return how many of a session's rounds are of earlier runs: a run may go on that another process has begun."""
+    own, log = 0, session.log
+    for place in range(len(log) - 1, -1, -1):
+        event: object = log[place].event
+        if isinstance(event, RunStarted) and event.run_context.run_id == run_id:
+            break
+        own += isinstance(event, ObserversRan)
+    return max(len(session[ObserversRan].all()) - own, 0)
 
 
 def _call_index(kept: tuple[Any, Callable[[Any], None]]) -> int:

@@ -8,9 +8,8 @@ every event of a run's log known.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 from uuid import UUID
@@ -20,13 +19,13 @@ import msgspec
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback, RecordAssessment
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.runtime.file_record import FilesNotOnRecord
+from watchkeeper.runtime.parking import CallAnswered, CallParked, Park
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
 from watchkeeper.session.tagging import check_only
 from watchkeeper.shield.decision import SafetyEvent
@@ -49,6 +48,8 @@ class RunStarted(msgspec.Struct, frozen=True):
         fallback: The models that take over when the model cannot answer, as ``provider:name``, in order.
         apart: Whether it was started inside a run, a block or a context but is independent of it (``parent=None``).
         limit_values: The same limits as values; None in a log that was written before there were any.
+        forked_from: Id of the run from whose record it goes on; the log begins with that record. None for any other.
+        forked_at: Number of the last event of that record.
     """
 
     run_context: RunContext
@@ -62,6 +63,8 @@ class RunStarted(msgspec.Struct, frozen=True):
     fallback: tuple[str, ...] = ()
     apart: bool = False
     limit_values: Limits | None = None
+    forked_from: UUID | None = None
+    forked_at: int = 0
 
 
 check_only(RunStarted, "run_context", "prompt_name", "model", "limits", "item", "fallback")
@@ -131,7 +134,7 @@ class ModelFailed:
     created_at: datetime
     model: str = ""
     text: str = ""
-    usage: TokenUsage = TokenUsage()
+    usage: TokenUsage = field(default_factory=TokenUsage)
     cost_nanos: int | None = 0
 
 
@@ -196,6 +199,7 @@ class RunOpened(msgspec.Struct, frozen=True):
         digests: Of what the run was made of: ``messages``, ``tools``, ``output``, ``models``.
         not_resumable: Why no other process can go on with it; empty if one can.
         created_at: The time of the event.
+        park: How it parks where a person is to be asked; None if it does not.
     """
 
     run_id: UUID
@@ -205,6 +209,7 @@ class RunOpened(msgspec.Struct, frozen=True):
     digests: Mapping[str, str]
     not_resumable: str
     created_at: datetime
+    park: Park | None = None
 
 
 @event("run_resumed")
@@ -342,6 +347,7 @@ class RunEnded(msgspec.Struct, frozen=True):
         remaining_seconds: Time left to the deadline, or None without one.
         ended_at: The time of the end.
         turns: Model turns of this run alone; None where it was broken off, or another version wrote it.
+        denied: Tool calls that a hook or a person has denied.
     """
 
     run_id: UUID
@@ -355,6 +361,7 @@ class RunEnded(msgspec.Struct, frozen=True):
     remaining_seconds: float | None
     ended_at: datetime
     turns: int | None = None
+    denied: int = 0
 
 
 @event("store_failed")
@@ -645,33 +652,6 @@ def segment_of(old: Sequence[Message], opening: Iterable[int], summary: str, kep
     return (*(old[place] for place in opening), UserMessage.of(summary), *old[len(old) - kept :])
 
 
-def log_end(
-    line: str, ids: Mapping[str, str], prompt: str, stop: Stop | None, completion: str, usage: Usage, **more: Any
-) -> None:
-    """Write one structured log line about the end of a run.
-
-    Args:
-        line: The name of the log line.
-        ids: The identifiers of the run.
-        prompt: ``ns/key`` of the run's prompt.
-        stop: Why it ended early, or None.
-        completion: The verdict of the completion checker.
-        usage: The usage of the run.
-        **more: What else the line says, such as times.
-    """
-    if is_logged(logging.INFO):
-        logger().info(
-            line,
-            **ids,
-            prompt=prompt,
-            stop=stop.reason if stop else None,
-            completion=completion,
-            **more,
-            tokens=usage.tokens.total,
-            cost_usd=None if usage.cost is None else float(usage.cost),
-        )
-
-
 OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
 """The events of one tool call, in the order of the log."""
 
@@ -679,6 +659,8 @@ KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
 """The slices of which the oversight engine's memory is a fold: what one run did, and what it was told."""
 
 DEFINED_ELSEWHERE: Final = (
+    CallAnswered,
+    CallParked,
     FilesNotOnRecord,
     PromptDeadlineAssigned,
     PromptExecuted,

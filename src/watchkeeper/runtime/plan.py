@@ -26,6 +26,7 @@ from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import CallBegun, ReducerFailed
 from watchkeeper.runtime.file_record import FilesChanged
+from watchkeeper.runtime.parking import Park
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
@@ -79,6 +80,7 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
         completion_rounds: How often "incomplete" may send the agent back to work.
         nested: What nested evaluations may do, or None for the defaults.
         child_models: Models that the template names for its children, by what it names them with.
+        park: How the run parks where a person is to be asked and nobody answers; None to deny the call.
     """
 
     prompt: RenderedPrompt[OutputT]
@@ -94,6 +96,7 @@ class RunPlan(msgspec.Struct, Generic[OutputT], frozen=True):
     completion_rounds: int = COMPLETION_ROUNDS
     nested: NestedExecutionConfig | None = None
     child_models: Mapping[Any, PricedModel] = msgspec.field(default_factory=dict[Any, PricedModel])
+    park: Park | None = None
 
     @property
     def models(self) -> tuple[PricedModel, ...]:

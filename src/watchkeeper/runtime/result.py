@@ -7,7 +7,8 @@ conversation, which is kept nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -28,6 +29,7 @@ from watchkeeper.core.messages import (
 )
 from watchkeeper.core.model import CompletionState
 from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
 from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.evaluation import PromptRendered
@@ -43,6 +45,7 @@ from watchkeeper.runtime.events import (
     RunStarted,
     segment_of,
 )
+from watchkeeper.runtime.parking import CallParked, waiting
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
@@ -81,6 +84,7 @@ class RunResult(Generic[OutputT]):
         answered_by: ``provider:name`` of the models that answered, in the order of their first answers; more than one
             if a fallback, or the cheaper model that a hook asked for, took over.
         not_stored: Why not all of its events are in the store, in a sentence; empty if they are, or if there is none.
+        denied: Tool calls that a hook or a person has denied.
     """
 
     run_id: UUID
@@ -102,6 +106,7 @@ class RunResult(Generic[OutputT]):
     item: str | None = None
     answered_by: tuple[str, ...] = ()
     not_stored: str = ""
+    denied: int = 0
 
     @property
     def ok(self) -> bool:
@@ -113,11 +118,22 @@ class RunResult(Generic[OutputT]):
         """What it cost in US dollars, exact; None if a price was not known."""
         return self.usage.cost
 
+    @property
+    def waiting(self) -> tuple[CallParked, ...]:
+        """The questions for which the run is parked; empty if it is not."""
+        if self.stop is None or self.stop.reason != "parked":
+            return ()
+        events = [envelope.event for envelope in self.session.log]
+        began = max((place for place, event in enumerate(events) if isinstance(event, RunStarted)), default=0)
+        return waiting(events[began:])
+
     def sentence(self) -> str:
         """Say in one sentence how the run ended, what it took, and what it had."""
         if self.stop is not None and self.usage.steps == 0:
             return with_note(self.stop.message, self.not_stored, self.stop)
-        took = spent(self.turns, self.usage.tool_calls, self.usage.tokens.total, self.usage.cost_nanos, self.duration)
+        used = self.usage
+        calls = (used.tool_calls, used.tokens.total, used.cost_nanos)
+        took = spent(self.turns, *calls, self.duration, denied=self.denied)
         stop = None if self.stop is None else self.stop.message
         said = end_in_words(took, stop, self.completion, self.completion_note, had=f"it had {self._had()}")
         return with_note(said, self.not_stored, self.stop)
@@ -157,6 +173,8 @@ class RunResult(Generic[OutputT]):
             completion_note=self.completion_note,
             turns=self.turns,
             started_at=self.started_at,
+            denied=self.denied,
+            waiting=tuple(question.as_data() for question in self.waiting),
             **_common(self),
         )
 
@@ -181,6 +199,7 @@ def result_of(started: RunStarted, ended: RunEnded, *, limits: Limits, session: 
         text=ended.text,
         usage=ended.usage,
         turns=ended.turns or 0,
+        denied=ended.denied,
         completion=ended.verdict,
         limits=limits,
         started_at=started.started_at,
@@ -271,7 +290,8 @@ class ManyResult(Generic[OutputT]):
 
     def sentence(self) -> str:
         """Say in one sentence how the whole ended."""
-        took = spent(None, self.usage.tool_calls, self.usage.tokens.total, self.usage.cost_nanos, self.duration)
+        used, denied = self.usage, sum(result.denied for result in self.results)
+        took = spent(None, used.tool_calls, used.tokens.total, used.cost_nanos, self.duration, denied=denied)
         unverified = sum(result.completion == "unverified" for result in self.done)
         note = f", {unverified} of them not verified" if unverified else ""
         done = f"{items_done(len(self.done), len(self.results))}{note}"
@@ -312,6 +332,8 @@ KEYS: Final = (
     "started_at",
     "ended_at",
     "not_stored",
+    "denied",
+    "waiting",
     "damage",
     "sentence",
     "results",
@@ -393,6 +415,7 @@ def spent(
     cost_nanos: int | None,
     duration: timedelta | float | None,
     model_calls: int | None = None,
+    denied: int = 0,
 ) -> str:
     """Say what a run took, in the same words wherever it is said.
 
@@ -403,12 +426,40 @@ def spent(
         cost_nanos: Nano-dollars; None if a price was not known.
         duration: A length, or seconds; None if it is not known.
         model_calls: Model calls of a contained block, which has no turns; None for a run.
+        denied: Tool calls that a hook or a person has denied; said only if there are any.
     """
     parts = [] if turns is None else [counted(turns, "turn")]
     parts += [] if model_calls is None else [counted(model_calls, "model call")]
-    parts += [counted(tool_calls, "tool call"), counted(tokens, "token")]
+    parts += [counted(tool_calls, "tool call"), *([f"{denied:,} denied"] if denied else []), counted(tokens, "token")]
     parts.append("cost unknown" if cost_nanos is None else format_money(cost_nanos))
     return ", ".join(parts if duration is None else [*parts, format_duration(duration)])
+
+
+def log_end(
+    line: str, ids: Mapping[str, str], prompt: str, stop: Stop | None, completion: str, usage: Usage, **more: Any
+) -> None:
+    """Write one structured log line about the end of a run.
+
+    Args:
+        line: The name of the log line.
+        ids: The identifiers of the run.
+        prompt: ``ns/key`` of the run's prompt.
+        stop: Why it ended early, or None.
+        completion: The verdict of the completion checker.
+        usage: The usage of the run.
+        **more: What else the line says, such as times.
+    """
+    if is_logged(logging.INFO):
+        logger().info(
+            line,
+            **ids,
+            prompt=prompt,
+            stop=stop.reason if stop else None,
+            completion=completion,
+            **more,
+            tokens=usage.tokens.total,
+            cost_usd=None if usage.cost is None else float(usage.cost),
+        )
 
 
 # --- folds of the log -----------------------------------------------------------------------------------------------

@@ -86,9 +86,7 @@ class Reducers:
         registered = self._by_event.get(event_type)
         return registered is None or any(slice_type is event_type for slice_type, _ in registered)
 
-    def reduce(
-        self, slices: Slices, event: object, owner: object
-    ) -> tuple[Slices, tuple[SliceChange, ...] | None]:
+    def reduce(self, slices: Slices, event: object, owner: object) -> tuple[Slices, tuple[SliceChange, ...] | None]:
         """Return the slices after an event, and what its reducers changed; None if it has none.
 
         Raises:
@@ -129,9 +127,7 @@ def _put(slices: dict[type, SliceView[Any]], slice_type: type, view: SliceView[A
         slices.pop(slice_type, None)
 
 
-def _reduced(
-    view: SliceView[Any], slice_type: type, reducer: Reducer[Any, Any], event: Any
-) -> SliceChange:
+def _reduced(view: SliceView[Any], slice_type: type, reducer: Reducer[Any, Any], event: Any) -> SliceChange:
     try:
         op: Op[Any] = reducer(view, event)
         if isinstance(op, Append):

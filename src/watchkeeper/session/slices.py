@@ -217,6 +217,7 @@ class Clear:
 
 Op = Append[T] | Extend[T] | Replace[T] | Clear
 
+
 @own_value("slice_change")
 class SliceChange(msgspec.Struct, frozen=True):
     """What an event did to one slice; with it, a slice is rebuilt without the reducer that decided so.

@@ -144,6 +144,7 @@ class ToolCallContext(msgspec.Struct, frozen=True):
         cost_share: Share of the cost ceiling that was spent when the hook was asked; if several ceilings apply, of the
             tightest one; None without a ceiling.
         arguments: Arguments of a tool call, in a run as the text that the model wrote; None if they were not given.
+        approved_by: Who has approved this very call, with these arguments, for which the run was parked; else None.
     """
 
     request_id: str
@@ -161,6 +162,7 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     number: int = 0
     cost_share: float | None = None
     arguments: Any = None
+    approved_by: str | None = None
 
 
 def facts_of(chain: ChainMetadata) -> Mapping[str, Any]:

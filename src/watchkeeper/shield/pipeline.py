@@ -10,9 +10,9 @@ pipeline keeps no state of any chain and is safe to share between chains and thr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import iscoroutinefunction
-from types import CoroutineType
+from types import CoroutineType, MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, cast, get_args
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
@@ -29,6 +29,8 @@ from watchkeeper.shield.decision import KEPT_EVENTS, Decision, SafetyEvent, Tool
 #   Hooks that have it see an answer before those that do not, because these may object to it
 # - ``stop_reason``: one of `core.errors.StopReason`, the reason of its HALT; ``policy_halt`` otherwise
 # - ``explain(ctx) -> str``: one sentence that says why it did not allow the call
+# - ``question(ctx) -> str | None``: what a person is to be asked about a tool call to which it has just said HALT, if a
+#   person may allow it; a run can then park (docs/recovery.md). Its HALT counts for nothing once the call is approved
 # - ``blocks_for``: seconds it may take; before a model call or a tool call it is then asked on a worker thread, so that
 #   it can wait for a person or server. Its other methods are called where the call is, also on an event loop
 # - ``fallback_model``: name of the cheaper model to use when it returns DEGRADE
@@ -84,6 +86,9 @@ class ReleasingHook(Protocol):
 
 
 HOOK_FAILED: Final = "hook_failed"
+
+QUESTION: Final = "question"
+"""The key of an event's metadata under which is what a person is to be asked about the call."""
 
 ASKED: Final = {
     "before_llm_call": "before a model call",
@@ -250,6 +255,8 @@ class ShieldPipeline:
                 return self._failed(asked, method, ctx, f"raised {shown(error)}")
             if said is None or said is Decision.ALLOW or (said is Decision.DEGRADE and ctx.degraded):
                 continue
+            if said is Decision.HALT and method == "before_tool_call" and is_answered(asked, ctx):
+                continue
             if not isinstance(said, Decision):
                 if isinstance(said, CoroutineType):
                     said.close()  # it is never awaited
@@ -277,7 +284,8 @@ class ShieldPipeline:
                 reason = str(asked.hook.explain(ctx))
             except Exception as error:
                 logger().error("hook.explain_failed", hook=asked.name, error=shown(error))
-        return self._append(event_type, said, reason, asked.name, ctx)
+        question = question_of(asked, ctx) if said is Decision.HALT and method == "before_tool_call" else None
+        return self._append(event_type, said, reason, asked.name, ctx, {} if question is None else {QUESTION: question})
 
     def _failed(self, asked: Asked, method: str, ctx: ToolCallContext, what: str) -> SafetyEvent:
         """Record the failure of a hook; it counts as HALT."""
@@ -293,7 +301,15 @@ class ShieldPipeline:
         reason = f"{ctx.tool_name or 'A call'} failed, and without a retry hook that means {said}."
         return self._append(event_type, said, reason, "ShieldPipeline", ctx)
 
-    def _append(self, event_type: str, said: Decision, reason: str, hook: str, ctx: ToolCallContext) -> SafetyEvent:
+    def _append(
+        self,
+        event_type: str,
+        said: Decision,
+        reason: str,
+        hook: str,
+        ctx: ToolCallContext,
+        more: Mapping[str, str] = MappingProxyType({}),
+    ) -> SafetyEvent:
         event = SafetyEvent(
             event_type=event_type,
             decision=said,
@@ -301,11 +317,28 @@ class ShieldPipeline:
             hook=hook,
             ts=self._clock.now(),
             request_id=ctx.request_id,
-            metadata={**ctx.metadata, "kind": ctx.kind, "tool_name": ctx.tool_name, "model": ctx.model},
+            metadata={**ctx.metadata, "kind": ctx.kind, "tool_name": ctx.tool_name, "model": ctx.model, **more},
         )
         self.events_dropped += len(self._events) == KEPT_EVENTS
         self._events.append(event)
         return event
+
+
+def question_of(asked: Asked, ctx: ToolCallContext) -> str | None:
+    """Return what a hook that said HALT wants a person to be asked; None if it asks nobody."""
+    if not hasattr(asked.hook, "question"):
+        return None
+    try:
+        said = asked.hook.question(ctx)
+    except Exception as error:
+        logger().error("hook.question_failed", hook=asked.name, error=shown(error))
+        return None
+    return said if isinstance(said, str) else None
+
+
+def is_answered(asked: Asked, ctx: ToolCallContext) -> bool:
+    """Return whether a hook that said HALT only asks a person, and a person has approved the call."""
+    return ctx.approved_by is not None and question_of(asked, ctx) is not None
 
 
 def decision_of(event: SafetyEvent | None) -> Decision:

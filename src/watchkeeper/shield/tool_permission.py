@@ -70,7 +70,19 @@ class ToolPermissionHook:
         ConfigurationError: If a value has the wrong type or is out of range.
     """
 
-    __slots__ = ("_allow", "_always", "_ask", "_ask_with", "_clock", "_deny", "_open", "_queue", "_timeout", "_why")
+    __slots__ = (
+        "_allow",
+        "_always",
+        "_ask",
+        "_ask_with",
+        "_clock",
+        "_deny",
+        "_open",
+        "_queue",
+        "_timeout",
+        "_unanswered",
+        "_why",
+    )
 
     def __init__(
         self,
@@ -97,6 +109,7 @@ class ToolPermissionHook:
         self._always: set[str] = set()
         self._open: dict[int, CancellationToken] = {}
         self._why: dict[int, str] = {}
+        self._unanswered: dict[int, str] = {}
 
     @property
     def blocks_for(self) -> float | None:
@@ -120,9 +133,14 @@ class ToolPermissionHook:
         """Say why a call was denied."""
         return self._why.pop(id(ctx), "The tool may be used.")
 
+    def question(self, ctx: ToolCallContext) -> str | None:
+        """Return what a person is to be asked about a call that was denied because nobody answered; else None."""
+        return self._unanswered.pop(id(ctx), None)
+
     def release(self, ctx: ToolCallContext) -> None:
         """Withdraw the question about a call, because the call does not run any more."""
         self._why.pop(id(ctx), None)
+        self._unanswered.pop(id(ctx), None)
         withdrawn = self._open.get(id(ctx))
         if withdrawn is not None:
             withdrawn.cancel("the call does not run any more")
@@ -134,7 +152,7 @@ class ToolPermissionHook:
         if denied is not None:
             return f"The tool {name!r} is denied (deny={denied!r})."
         if _matching(self._ask, name) is not None:
-            return None if name in self._always else self._answer(ctx, name)
+            return None if name in self._always or ctx.approved_by is not None else self._answer(ctx, name)
         if _matching(self._allow, name) is None:
             return f"The tool {name!r} is not among those that are allowed."
         return None
@@ -149,7 +167,7 @@ class ToolPermissionHook:
                     return None
                 left = until - self._clock.monotonic()
                 if not came or left <= 0:
-                    return f"Nobody could be asked about the tool {name!r} in time."
+                    return self._nobody(ctx, f"Nobody could be asked about the tool {name!r} in time.")
                 return self._put(ctx, name, left, withdrawn)
         finally:
             self._open.pop(id(ctx), None)
@@ -165,7 +183,7 @@ class ToolPermissionHook:
         withdrawn.on_cancel(lambda _: call.wake())
         call.wait(seconds, self._clock)
         if call.leave():
-            return f"Nobody allowed the tool {name!r} within {format_duration(self._timeout)}."
+            return self._nobody(ctx, f"Nobody allowed the tool {name!r} within {format_duration(self._timeout)}.")
         said = call.result()
         word = said.strip().lower() if isinstance(said, str) else None
         if word in ALWAYS:
@@ -173,8 +191,13 @@ class ToolPermissionHook:
         if said is True or word in YES or word in ALWAYS:
             return None
         if said is None:
-            return f"Nobody is there to allow the tool {name!r}."
+            return self._nobody(ctx, f"Nobody is there to allow the tool {name!r}.")
         return f"The tool {name!r} was not allowed when somebody was asked."
+
+    def _nobody(self, ctx: ToolCallContext, why: str) -> str:
+        """Remember that nobody has answered the question about a call; return the objection."""
+        self._unanswered[id(ctx)] = f"May {ctx.tool_name} run?"
+        return why
 
 
 class _Queue:

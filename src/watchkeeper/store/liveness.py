@@ -52,6 +52,11 @@ def is_dead(mark: ProcessMark) -> bool:
         return isinstance(error, ProcessLookupError)
 
 
+def is_alive(mark: ProcessMark) -> bool:
+    """Return whether a process certainly runs; False if that cannot be known."""
+    return bool(mark.started) and mark.machine == _machine() and not is_dead(mark)
+
+
 def _start_of(process: int) -> str:
     """Return when a process started; empty for a zombie.
 

@@ -97,8 +97,9 @@ def older_store(named: Path, store: Path) -> Path | None:
         named: What was named as the store.
         store: The folder that is meant; an older store beside it with the same name counts, too.
     """
-    for file in dict.fromkeys((named, store.with_suffix(".sqlite3"))):
-        if (file is named or store.suffix == FOLDER_SUFFIX) and is_old_store(file):
+    beside = [store.with_suffix(".sqlite3")] if store.suffix == FOLDER_SUFFIX else []
+    for file in dict.fromkeys((named, *beside)):
+        if is_old_store(file):
             with suppress(OSError, UnicodeDecodeError):
                 if _note(file) in (store / NOTED).read_text("utf-8").splitlines():
                     continue
@@ -122,7 +123,7 @@ def _ids_in(store: Path) -> set[str]:
 def _name(run_id: str, parents: Mapping[str, str | None]) -> str:
     """Return the name of a run's file: with the id of the run above all others, if it is below one."""
     top, passed = run_id, {run_id}
-    while (above := parents[top]) in parents and above not in passed:
+    while (above := parents[top]) is not None and above in parents and above not in passed:
         passed.add(above)
         top = above
     return f"{run_id}{SUFFIX}" if top == run_id else f"{top}.{run_id}{SUFFIX}"
@@ -134,13 +135,14 @@ def _lines(older: sqlite3.Connection, run_id: str) -> Iterator[bytes]:
     Raises:
         ValueError: At an event that cannot be read.
     """
-    yield owner_line(Owner(1, tuple(own_mark()), SYSTEM_CLOCK.now().isoformat()))
+    mark, now = own_mark(), SYSTEM_CLOCK.now().isoformat()
+    yield owner_line(Owner(1, (mark.process, mark.started, mark.machine), now))
     for seq, at, tag, body in older.execute(_EVENTS, (run_id,)):
         try:
             if type(seq) is not int or not isinstance(msgspec.json.decode(body), dict):
                 raise TypeError("it is no object with a number")
             when = datetime.fromisoformat(at.decode("ascii")).isoformat()
-            yield event_line(seq, when, tag.decode(), msgspec.json.format(body, indent=-1))
+            yield event_line(seq, when, tag.decode(), bytes(msgspec.json.format(body, indent=-1)))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"event {seq}: {error}") from error
 

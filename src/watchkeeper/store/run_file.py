@@ -3,9 +3,10 @@
 A line is an event (``seq``, ``at``, ``tag``, ``body``), or says that a call begins (``begun``), which files are about
 to change (``files``), or which process owns the file from there on (``owner``). A line with ``"more": true`` belongs
 together with the next one: a group is on record as a whole or not at all. What a crash leaves behind the last whole
-line is ignored by readers and cut off by the next owner. A `write` that succeeded
-survives the death of the process; only with ``durable`` does it survive that of the machine. Owning is a lock of the
-operating system on the open file (flock), which ends with the process, so a dead owner is told from a slow one.
+line is ignored by readers and cut off by the next owner. A `write` that succeeded survives the death of the process;
+only with ``durable`` does it survive that of the machine. Owning is a lock of the operating system on the open file
+(flock), which ends with the process, so a dead owner is told from a slow one. Where there is no such lock, the last
+owner is asked for by its mark.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -20,16 +22,20 @@ from zlib import crc32
 
 import msgspec
 
+from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
-from watchkeeper.store.liveness import ProcessMark
+from watchkeeper.store.liveness import ProcessMark, is_alive
 
 try:
     import fcntl
-except ImportError:  # Windows: there, two processes that resume one run are not kept apart
+except ImportError:  # Windows: there, the line of the last owner says which process it was, and `liveness` if it runs
     fcntl = None  # type: ignore[assignment]
 
 VERSION: Final = 1
 """Version of the lines; a file with a higher one is refused."""
+
+ENDINGS: Final = frozenset({"run_ended", "many_ended"})
+"""Tags of a run's last event."""
 
 SUFFIX: Final = ".jsonl"
 PRIVATE_FILE: Final = 0o600
@@ -39,6 +45,10 @@ TAIL: Final = len(CHECKED % 0)
 """How many bytes the checksum and what follows it take at the end of every line."""
 
 CHUNK: Final = 1 << 18
+
+LOCK_ATTEMPTS: Final = 5
+LOCK_PAUSE: Final = 0.005
+"""How often a lock is asked for, and seconds between two attempts: readers have it for microseconds."""
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -194,7 +204,14 @@ class RunFile:
     """
 
     def __init__(
-        self, path: Path, mark: ProcessMark, at: str, *, take_over: bool = False, durable: bool = False
+        self,
+        path: Path,
+        mark: ProcessMark,
+        at: str,
+        *,
+        take_over: bool = False,
+        visits: bool = False,
+        durable: bool = False,
     ) -> None:
         """Take a file, and make it if a run begins with it.
 
@@ -203,6 +220,7 @@ class RunFile:
             mark: The identity of this process.
             at: The time, in ISO format.
             take_over: Whether to take it from a process that has ended.
+            visits: Whether to hold it without becoming its owner.
             durable: Whether a write returns only when the disk has it.
 
         Raises:
@@ -215,11 +233,10 @@ class RunFile:
         how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over else os.O_CREAT)
         self._file = os.open(path, how, PRIVATE_FILE)
         try:
-            if fcntl is not None:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file)
             self._size, self.last_seq, owner = self._end_of_record()
             self.epoch = 0 if owner is None else owner.epoch
-            if owner is None or owner.mark != mark:
+            if not visits and (owner is None or owner.mark != mark):
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1
@@ -276,6 +293,22 @@ class RunFile:
             os.close(file)
 
 
+def _lock(file: int) -> None:
+    """Take the lock of a file; one that a reader has for a moment, to see whether the file is owned, is waited for.
+
+    Raises:
+        BlockingIOError: If another process keeps it.
+    """
+    if fcntl is None:
+        return
+    for _ in range(LOCK_ATTEMPTS - 1):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        SYSTEM_CLOCK.wait(threading.Event(), LOCK_PAUSE)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextlib.contextmanager
 def held(path: Path) -> Generator[bool]:
     """Yield whether no living process owns a file; none can take it meanwhile.
@@ -298,10 +331,25 @@ def held(path: Path) -> Generator[bool]:
         os.close(file)
 
 
+def _last_owner(path: Path) -> ProcessMark | None:
+    """Return the process that took a file last, if it has not put the end of the run on record since."""
+    try:
+        with open(path, "rb") as file:
+            for line in last_lines(file):
+                if line.owner is not None:
+                    return line.owner.mark
+                if line.tag in ENDINGS and not line.past:
+                    return None
+    except OSError:
+        pass
+    return None
+
+
 def is_owned(path: Path) -> bool:
-    """Return whether a living process owns a file; False where the operating system cannot say."""
+    """Return whether a living process owns a file; False if that cannot be known."""
     if fcntl is None:
-        return False
+        mark = _last_owner(path)
+        return mark is not None and is_alive(mark)
     try:
         file = os.open(path, os.O_RDONLY)
     except OSError:

@@ -22,11 +22,11 @@ import msgspec
 
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunOpened, RunStarted
+from watchkeeper.runtime.events import ManyStarted, RunOpened, RunResumed, RunStarted
 from watchkeeper.runtime.file_record import FilesNotOnRecord
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS
-from watchkeeper.store.run_file import PRIVATE_FILE, SUFFIX, is_owned, is_whole, last_lines, read_lines
+from watchkeeper.store.run_file import ENDINGS, PRIVATE_FILE, SUFFIX, is_owned, is_whole, last_lines, read_lines
 from watchkeeper.store.sqlite import is_locked, with_side_files
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
 """Tags of a run's first event; its number is not 1 where the run continues a session."""
 
-ENDINGS: Final = frozenset({tag_of(RunEnded), tag_of(ManyEnded)})
+GOES_ON: Final = tag_of(RunResumed)
+"""Tag of the event after which a run that has ended goes on."""
 
 NOT_BEGUN: Final = "the event of its beginning is missing"
 """Why a run cannot be read whose process died before it had begun; such a run is not listed."""
@@ -96,6 +97,7 @@ class StoredRun:
         completion: The completion checker's last word, once it ended; None for a run over many items.
         turns: Model turns, once it ended; None for a run over many items.
         usage: Everything it used, its children included, as JSON-able data, once it ended.
+        denied: Tool calls that a hook or a person has denied, once it ended.
         damage: Why its file cannot be read; None for an intact one. Of a damaged run only the id is certain.
         running: Whether a living process works on it.
         not_resumable: Why its files or parameters let no other process go on with it; known of one that has not ended.
@@ -119,6 +121,7 @@ class StoredRun:
     completion: str | None
     turns: int | None
     usage: dict[str, Any] | None
+    denied: int = 0
     damage: str | None = None
     running: bool = False
     not_resumable: str = ""
@@ -148,7 +151,8 @@ class StoredRun:
             why = f" It cannot be resumed: {self.not_resumable}." if self.not_resumable else ""
             return f"Interrupted: its process ended before the run did.{why}"
         calls = self.usage.get("model_calls") if self.is_block and self.usage is not None else None
-        took = spent(self.turns, self.tool_calls or 0, self.tokens or 0, self.cost_nanos, self.seconds, calls)
+        used = (self.tool_calls or 0, self.tokens or 0, self.cost_nanos)
+        took = spent(self.turns, *used, self.seconds, calls, denied=self.denied)
         stop = None if self.stop is None else str(self.stop["message"])
         done = "" if self.items is None else items_done(self.items_done, self.items)
         return end_in_words(took, stop, self.completion, note, done=done)
@@ -203,7 +207,7 @@ def _ending(file: BinaryIO) -> dict[str, Any] | None:
     for line in islice(last_lines(file), TAIL_LINES):
         if line.tag in ENDINGS and not line.past:
             return as_fields(untyped(json.loads(bytes(line.body))))
-        if line.owner is not None:
+        if line.owner is not None or line.tag == GOES_ON:
             return None
     return None
 
@@ -242,6 +246,7 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
             "completion": None if verdict is None else as_text(verdict),
             "turns": None if turns is None else whole(turns),
             "usage": usage,
+            "denied": whole(end.get("denied", 0)),
         }
     parent, item = began.get("parent_run_id"), began.get("item")
     return StoredRun(
@@ -316,7 +321,7 @@ def untyped(data: Any) -> Any:
 # --- the index ------------------------------------------------------------------------------------------------------
 
 NAME: Final = "index.sqlite3"
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the tables; an index of another version is made anew."""
 
 BUSY_SECONDS: Final = 0.5
@@ -352,6 +357,11 @@ class RunIndex:
     def newest(self, limit: int) -> tuple[StoredRun, ...]:
         """Return the newest runs without a parent, newest first."""
         return self._select(_NEWEST, limit)
+
+    def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
+        """Return all runs but those over many that a stop of this reason has ended, in the order they began."""
+        found = (self._read(name, row) for name, row in self._rows(_ALL, -1) if f'"{reason}"' in row)
+        return tuple(run for run in found if run.items is None and run.stop and run.stop["reason"] == reason)
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
         """Return the runs directly below a run, in the order in which they began."""

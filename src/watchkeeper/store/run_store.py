@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,6 +41,7 @@ from watchkeeper.store.run_file import (
     begun_line,
     event_line,
     files_line,
+    is_owned,
     read_lines,
 )
 from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment
@@ -93,6 +94,7 @@ class StoredEvent:
         tag: Its type.
         body: The event as typed JSON.
         changes: What reducers made of it, as typed JSON; None if none was registered for it.
+        more: Whether the next event belongs to it, as what a tool wrote belongs to its result.
     """
 
     seq: int
@@ -100,6 +102,7 @@ class StoredEvent:
     tag: str
     body: dict[str, Any]
     changes: list[Any] | None = None
+    more: bool = False
 
     def load(self) -> Any:
         """Return the event as a value; its type must have been imported.
@@ -271,18 +274,47 @@ class RunStore:
             StoreError: If there is no such run, or a living process works on it.
         """
         with self._used(f"the run {run_id} cannot be taken over in"):
-            path = self._index.path_of(run_id)
-            if path is None:
-                raise OSError("it is not there")
-            try:
-                file = RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True)
-            except BlockingIOError as error:
-                raise StoreError(f"the run {run_id} is running: a living process works on it") from error
-            except DamagedLineError as error:
-                raise OSError(str(error)) from error
-            self._names[UUID(run_id)] = path.name.removesuffix(SUFFIX)
+            file = self._taken(run_id)
+            self._names[UUID(run_id)] = file.path.name.removesuffix(SUFFIX)
             self._files[UUID(run_id)] = file
             return file.last_seq
+
+    def _taken(self, run_id: str, *, visits: bool = False) -> RunFile:
+        path = self._index.path_of(run_id)
+        if path is None:
+            raise OSError("it is not there")
+        try:
+            if is_owned(path):
+                raise BlockingIOError
+            return RunFile(path, own_mark(), SYSTEM_CLOCK.now().isoformat(), take_over=True, visits=visits)
+        except BlockingIOError as error:
+            raise StoreError(f"the run {run_id} is running: a living process works on it") from error
+        except DamagedLineError as error:
+            raise OSError(str(error)) from error
+
+    @contextmanager
+    def visited(self, run_id: str) -> Generator[Callable[[Any], None]]:
+        """Keep every process from a run on which none works; yields a function that adds an event to its record.
+
+        Raises:
+            StoreError: If there is no such run, a living process works on it, or it cannot be written.
+        """
+        failed = f"the run {run_id} cannot be written in"
+        with self._used(failed):
+            if self._read_only:
+                raise OSError("it was opened for reading only")
+            file = self._taken(run_id, visits=True)
+
+        def add(event: Any) -> None:
+            envelope = Envelope(file.last_seq + 1, SYSTEM_CLOCK.now(), event)
+            with self._used(failed):
+                file.write(_line(Item(UUID(run_id), envelope), envelope))
+            file.last_seq += 1
+
+        try:
+            yield add
+        finally:
+            file.close()
 
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
@@ -306,6 +338,11 @@ class RunStore:
         """Return the runs below a run, in the order they began: the items of a run over many, subagents, judges."""
         with self._used("runs cannot be read from"):
             return self._index.children(run_id)
+
+    def stopped_by(self, reason: str) -> tuple[StoredRun, ...]:
+        """Return all runs but those over many that a stop of this reason has ended, in the order they began."""
+        with self._used("runs cannot be read from"):
+            return self._index.stopped_by(reason)
 
     def find(self, prefix: str) -> StoredRun:
         """Return the one run whose id begins with ``prefix``.
@@ -419,7 +456,7 @@ def event_of(line: Line) -> StoredEvent:
             return StoredEvent(line.seq, moment(call["created_at"]), tag_of(CallBegun), call)
         changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
         at = moment(line.at)
-        return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None)
+        return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None, line.more)
     except UNREADABLE as error:
         raise DamagedLineError(f"event {line.seq} cannot be read ({error})") from error
 

@@ -86,7 +86,7 @@ def finding(path: Path) -> Finding | None:
     """
     try:
         with open(path, "rb") as file:
-            for line in event_lines(file):
+            for line in event_lines(file, calls=True):
                 event_of(line)
             end, left = _whole_end(file)
     except FileNotFoundError:

@@ -11,20 +11,30 @@ that never comes. It listens on 127.0.0.1 only.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Self, get_args
 
 import msgspec
 
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.usage import TokenUsage
 
 HEAD_END: Final = b"\r\n\r\n"
 PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 JSON: Final = "application/json"
+HANG_SECONDS: Final = 60.0
+"""How long an answer hangs, in real seconds; then the connection is closed, so that no test waits for ever."""
+
+FIRST_JUMP: Final = 0.05
+NEXT_JUMP: Final = 1.0
+"""Real seconds until the test's clock jumps, and between its jumps: the client must have had the time to react."""
+
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
 
@@ -62,7 +72,7 @@ class WireReply:
         delay: Seconds before anything is sent, on the event loop's own clock.
         pause: Seconds between the parts, and before the end.
         breaks: Close the connection when everything given was sent, without ending the body.
-        hangs: Send nothing at all and keep the connection open.
+        hangs: Send nothing at all and keep the connection open, for at most `HANG_SECONDS`.
     """
 
     status: int = 200
@@ -103,14 +113,17 @@ class WireServer:
     Args:
         answer: Called with each request on the server's loop; returns at once.
         record: Whether to keep the requests; False is for benchmarks of long runs.
+        clock: The test's clock. While an answer hangs, nothing else would move it: it jumps to its next timer, until
+            the client's own time is over.
     """
 
-    def __init__(self, answer: Answer, *, record: bool = True) -> None:
+    def __init__(self, answer: Answer, *, record: bool = True, clock: TestClock | None = None) -> None:
         self.requests: list[WireRequest] = []
         self.errors: list[Exception] = []
         self.connections = 0
         self._answer = answer
         self._record = record
+        self.clock = clock
         self._server: asyncio.Server | None = None
         self._open: set[_Connection] = set()
         self._watchers: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -223,6 +236,7 @@ class _Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._head: WireRequest | None = None
         self._busy = False
+        self._hanging: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -231,6 +245,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._hanging is not None:
+            self._hanging.cancel()
         self._server.closed(self)
 
     def data_received(self, data: bytes) -> None:
@@ -264,11 +280,28 @@ class _Connection(asyncio.Protocol):
             reply = json_reply({"error": {"message": f"the fake server failed: {error!r}"}}, 500)
         if reply.hangs:
             self._busy = True
+            loop = asyncio.get_running_loop()
+            self._hang(loop, loop.time() + HANG_SECONDS, FIRST_JUMP)
         elif reply.delay or reply.parts:
             self._busy = True
             asyncio.get_running_loop().call_later(reply.delay, self._send, reply)
         else:
             self._send(reply)
+
+    def _hang(self, loop: asyncio.AbstractEventLoop, until: float, wait: float) -> None:
+        """Stay silent; move the test's clock on, until the client gives up."""
+        if self._server.clock is None:
+            self._hanging = loop.call_at(until, self.drop)
+            return
+
+        def on() -> None:
+            if self._server.clock is not None and loop.time() < until:
+                self._server.clock.jump()
+                self._hang(loop, until, NEXT_JUMP)
+            else:
+                self.drop()
+
+        self._hanging = loop.call_later(wait, on)
 
     def _send(self, reply: WireReply) -> None:
         if self._transport is None:
@@ -315,6 +348,7 @@ FaultKind = (
     Literal["rate_limit", "quota", "overloaded", "auth", "context_full", "bad_request", "blocked", "server"]
     | Literal["broken", "unfinished", "hang", "garbage"]
 )
+FAULTS: Final[tuple[str, ...]] = tuple(name for kinds in get_args(FaultKind) for name in get_args(kinds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +393,17 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     midway: bool = False
     message: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a fault that does not exist.
+
+        Raises:
+            ConfigurationError: With the nearest that does.
+        """
+        if self.kind not in FAULTS:
+            near = difflib.get_close_matches(str(self.kind), FAULTS, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FAULTS)}"
+            raise ConfigurationError(f"there is no fault {self.kind!r}; {meant}")
 
 
 Step = Reply | Fault
@@ -443,6 +488,7 @@ class FakeProvider(WireServer):
         key: The only key that is accepted; None accepts any.
         strict: Whether to refuse what the real provider refuses.
         record: Whether to keep the requests.
+        clock: The test's clock; see `WireServer`.
     """
 
     prefix: str
@@ -450,8 +496,16 @@ class FakeProvider(WireServer):
     id_header: str
     no_json: str
 
-    def __init__(self, script: Script, *, key: str | None = None, strict: bool = True, record: bool = True) -> None:
-        super().__init__(self._reply, record=record)
+    def __init__(
+        self,
+        script: Script,
+        *,
+        key: str | None = None,
+        strict: bool = True,
+        record: bool = True,
+        clock: TestClock | None = None,
+    ) -> None:
+        super().__init__(self._reply, record=record, clock=clock)
         self.script = Scripted(script)
         self._key = key
         self._strict = strict

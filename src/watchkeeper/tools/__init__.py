@@ -6,7 +6,8 @@ from watchkeeper.core.lazy_names import public_names
 
 if TYPE_CHECKING:
     from watchkeeper.core.errors import ToolValidationError as ToolValidationError
-    from watchkeeper.tools.context import CallInfo as CallInfo, ToolContext as ToolContext, ToolInvoked as ToolInvoked
+    from watchkeeper.tools.context import Answer as Answer, CallInfo as CallInfo, ParkedError as ParkedError
+    from watchkeeper.tools.context import ToolContext as ToolContext, ToolInvoked as ToolInvoked
     from watchkeeper.tools.context import ToolOutcome as ToolOutcome, error_message as error_message
     from watchkeeper.tools.context import is_success as is_success
     from watchkeeper.tools.filesystem import EntryKind as EntryKind, FileStat as FileStat, Filesystem as Filesystem
@@ -23,7 +24,7 @@ else:
         __name__,
         {
             "core.errors": "ToolValidationError",
-            "tools.context": "CallInfo ToolContext ToolInvoked ToolOutcome error_message is_success",
+            "tools.context": "Answer CallInfo ParkedError ToolContext ToolInvoked ToolOutcome error_message is_success",
             "tools.filesystem": "EntryKind FileStat Filesystem FilesystemSnapshot ReadOnlyFilesystem",
             "tools.filesystems": "FileChange HostFilesystem MemoryFilesystem OverlayFilesystem",
             "tools.resources": "ResourceBinding Resources Scope",

@@ -8,8 +8,9 @@ that every write is refused, also from a thread of the call that is still runnin
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, Final, Literal
 from uuid import UUID
 
@@ -18,7 +19,7 @@ import msgspec
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
-from watchkeeper.core.errors import FilesystemError, SessionError
+from watchkeeper.core.errors import FilesystemError, SessionError, WatchkeeperError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.session.log import event
@@ -31,6 +32,32 @@ from watchkeeper.tools.resources import Resources
 COMMITTING: Final = "being committed"
 COMMITTED: Final = "committed"
 DISCARDED: Final = "discarded"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a person has said about a tool call; it is true in a condition if the call is allowed.
+
+    Attributes:
+        allowed: Whether it may go on.
+        by: Who decided.
+        why: The reason; may be empty.
+    """
+
+    allowed: bool
+    by: str
+    why: str = ""
+
+    def __bool__(self) -> bool:
+        """Return whether it is a yes."""
+        return self.allowed
+
+
+NOBODY: Final = Answer(False, "nobody", "Nobody is there to answer.")
+"""The answer to a tool's question in a run that does not park."""
+
+
+class ParkedError(WatchkeeperError):
+    """A tool has asked a question to which there is no answer yet; its run parks, whatever the tool does with this."""
 
 
 class CallInfo(msgspec.Struct, frozen=True):
@@ -46,6 +73,8 @@ class CallInfo(msgspec.Struct, frozen=True):
             idempotency keys, so that nothing happens twice.
         deadline: The moment at which the call will be cancelled, or None.
         cancellation: Tells that the call should stop.
+        answers: What persons have answered to questions of this call, by question.
+        may_park: Whether a question without an answer parks the run.
     """
 
     call_id: str
@@ -54,6 +83,8 @@ class CallInfo(msgspec.Struct, frozen=True):
     idempotency_key: str = ""
     deadline: Deadline | None = None
     cancellation: CancellationToken = msgspec.field(default_factory=CancellationToken)
+    answers: Mapping[str, Answer] = MappingProxyType({})
+    may_park: bool = False
 
 
 class ToolScope(msgspec.Struct, frozen=True):
@@ -77,14 +108,21 @@ class ToolScope(msgspec.Struct, frozen=True):
 
 
 class ToolContext:
-    """One tool call's view of its run."""
+    """One tool call's view of its run.
 
-    __slots__ = ("_branch", "_lock", "_over", "_overlay", "_resources", "call", "scope")
+    Attributes:
+        call: The data of this attempt.
+        scope: What all calls of the run share.
+        asked: The question to a person for which the run parks, or None.
+    """
+
+    __slots__ = ("_branch", "_lock", "_over", "_overlay", "_resources", "asked", "call", "scope")
 
     def __init__(self, call: CallInfo, scope: ToolScope) -> None:
         """Store both arguments; branch, overlay and resources are made on first use."""
         self.call = call
         self.scope = scope
+        self.asked: str | None = None
         self._branch: Branch | None = None
         self._overlay: OverlayFilesystem | None = None
         self._resources: Resources | None = None
@@ -183,6 +221,28 @@ class ToolContext:
                 if self._over:
                     self._resources.close()
             return self._resources
+
+    def ask(self, question: str) -> Answer:
+        """Ask a person whether the call may go on, and return the answer.
+
+        In a run with ``on_ask="park"`` the run parks at the first question without an answer: the call ends here,
+        and what it changed in session and files is dropped. Once the question is answered, ``resume`` runs the call
+        again from its beginning, and this returns the answer. So ask before anything has an effect outside. In any
+        other run the answer is no at once.
+
+        Args:
+            question: What the person reads; a tool that asks twice needs two different questions.
+
+        Raises:
+            ParkedError: To end the call, because the run parks.
+        """
+        answer = self.call.answers.get(question)
+        if answer is not None:
+            return answer
+        if not self.call.may_park:
+            return NOBODY
+        self.asked = self.asked or question
+        raise ParkedError(f"the run is parked until somebody answers: {question}")
 
     @property
     def has_resources(self) -> bool:

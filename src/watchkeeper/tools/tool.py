@@ -163,6 +163,8 @@ HAS_PROCESS_GROUPS: Final = os.name == "posix"
 """Whether a process and all that it starts can be killed together."""
 
 Handler = Callable[..., Any]
+OnUnknown = Literal["tell", "park"]
+UNKNOWN_CHOICES: Final[tuple[str, ...]] = typing.get_args(OnUnknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ class Tool:
         parallel_safe: Whether it may run beside the other calls of a turn.
         read_only: Whether it changes nothing, so that it may run again.
         idempotent: Whether the same call, with the same idempotency key, has its effect once however often it runs.
+        on_unknown: Of a call of which nobody knows whether it had its effect: ``tell`` the agent, or ``park`` the run.
         isolation: How it runs in a process of its own, or None if it runs in this one.
         fresh: Default values of parameters; each call gets its own copies.
         schema: JSON Schema of the arguments; made from their type by default.
@@ -200,6 +203,7 @@ class Tool:
     parallel_safe: bool = False
     read_only: bool = False
     idempotent: bool = False
+    on_unknown: OnUnknown = "tell"
     isolation: Isolation | None = None
     fresh: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
     schema: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
@@ -268,6 +272,7 @@ def tool(
     parallel_safe: bool = False,
     read_only: bool = False,
     idempotent: bool = False,
+    on_unknown: OnUnknown = "tell",
     isolation: Literal["process"] | None = None,
     kill_grace: DurationLike | None = None,
 ) -> Callable[[Handler], Tool]: ...
@@ -282,6 +287,7 @@ def tool(
     parallel_safe: bool = False,
     read_only: bool = False,
     idempotent: bool = False,
+    on_unknown: OnUnknown = "tell",
     isolation: Literal["process"] | None = None,
     kill_grace: DurationLike | None = None,
 ) -> Tool | Callable[[Handler], Tool]:
@@ -301,6 +307,8 @@ def tool(
         read_only: Whether it changes nothing. After a crash, a call that was under way runs again.
         idempotent: Whether the same call has its effect once, however often it runs with the same
             ``context.idempotency_key``. After a crash, a call that was under way runs again with the same key.
+        on_unknown: What happens after a crash to a call of any other tool that was under way: ``tell`` the agent that
+            nobody knows whether it had its effect, or ``park`` the run until a person says whether it is to run again.
         isolation: "process" runs the function in a process of its own, which is killed with all that it started when
             its time is over or the run is aborted. It then must be importable and cannot take a `ToolContext`.
         kill_grace: Time between TERM and KILL for an isolated tool ("2s" by default).
@@ -323,6 +331,7 @@ def tool(
             parallel_safe=parallel_safe,
             read_only=read_only,
             idempotent=idempotent,
+            on_unknown=_on_unknown(tool_name, on_unknown, read_only or idempotent),
             isolation=_isolation(tool_name, function, signature, isolation, kill_grace),
         )
 
@@ -369,6 +378,17 @@ def _checked_description(name: str, given: str | None, docstring: str) -> str:
             f"tool {name!r} has no description; write a docstring that tells the model when and how to use it"
         )
     return text
+
+
+def _on_unknown(name: str, choice: str, may_repeat: bool) -> OnUnknown:
+    if choice not in UNKNOWN_CHOICES:
+        raise ToolDefinitionError(f"tool {name!r}: on_unknown={choice!r} must be 'tell' or 'park'")
+    if choice == "park" and may_repeat:
+        raise ToolDefinitionError(
+            f"tool {name!r}: on_unknown='park' has no meaning for a tool that is read-only or idempotent, because its"
+            " calls simply run again; leave one of the two out"
+        )
+    return cast("OnUnknown", choice)
 
 
 def _isolation(

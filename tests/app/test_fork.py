@@ -1,0 +1,80 @@
+"""Forking: a new run goes on from every event of another one, and leaves that one as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.app.test_resume import HOUR, ROUNDS, Sent, World
+from tests.kit import events
+from watchkeeper.accounting.limits import Limits
+from watchkeeper.core.errors import ConfigurationError, StoreError
+from watchkeeper.runtime.events import RunStarted
+from watchkeeper.runtime.result import RunResult
+from watchkeeper.store.run_store import RunStore
+from watchkeeper.tools.context import ToolInvoked
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResult[str]]:
+    """Return the store of a run that is done, and how it ended."""
+    store = tmp_path_factory.mktemp("whole") / "store"
+    return store, World().agent().run("go", store=store)
+
+
+def test_a_new_run_goes_on_from_every_event(whole: tuple[Path, RunResult[str]], tmp_path: Path) -> None:
+    store, first = whole
+    before = (store / "runs" / f"{first.run_id}.jsonl").read_bytes()
+    log = list(first.session.log)
+    began = next(each.seq for each in log if type(each.event).__name__ == "RunOpened")
+    for at in range(began, len(log) - 1):
+        world = World()
+        result = world.agent().fork(str(first.run_id), at=at, store=store)
+        assert result.output == first.output, (at, result.sentence())
+        assert result.run_id != first.run_id
+        assert [each.number for each in events(result, Sent)] == list(range(ROUNDS))
+        done = [each for each in log[:at] if isinstance(each.event, ToolInvoked)]
+        assert result.usage.tool_calls == len(events(first, ToolInvoked)) - len(done)
+        started = events(result, RunStarted)[-1]
+        assert started.forked_from == first.run_id
+        assert started.forked_at in (at, at - 1)
+    assert (store / "runs" / f"{first.run_id}.jsonl").read_bytes() == before
+
+
+def test_a_fork_has_limits_of_its_own(whole: tuple[Path, RunResult[str]]) -> None:
+    store, first = whole
+    at = next(each.seq for each in first.session.log if isinstance(each.event, ToolInvoked))
+    result = World().agent().fork(str(first.run_id), at=at, store=store, limits=Limits(max_tool_calls=2))
+    assert result.stop is not None
+    assert result.limits.max_tool_calls == 2
+    assert World().agent().fork(str(first.run_id), at=at, store=store).limits.max_turns == HOUR.max_turns
+
+
+def test_a_fork_that_was_interrupted_is_resumed(whole: tuple[Path, RunResult[str]], tmp_path: Path) -> None:
+    store, first = whole
+    at = [each.seq for each in first.session.log if isinstance(each.event, ToolInvoked)][5]
+    forked = World().agent().fork(str(first.run_id), at=at, store=store)
+    lines = (store / "runs" / f"{forked.run_id}.jsonl").read_bytes().splitlines(keepends=True)
+    opened = max(place for place, line in enumerate(lines) if b'"tag":"run_opened"' in line) + 1
+    for count in range(opened, len(lines), 5):
+        other = tmp_path / str(count)
+        RunStore(other).close()
+        (other / "runs" / f"{forked.run_id}.jsonl").write_bytes(b"".join(lines[:count]))
+        result = World().agent().resume(str(forked.run_id), store=other)
+        assert result.output == first.output, result.sentence()
+        own = result.usage.tokens.total - result.usage.presumed.tokens.total
+        assert own == forked.usage.tokens.total
+
+
+def test_an_event_from_which_nothing_goes_on_is_refused(whole: tuple[Path, RunResult[str]]) -> None:
+    store, first = whole
+    agent, last = World().agent(), len(first.session.log)
+    with pytest.raises(ConfigurationError, match=f"cannot be forked at event {last + 1}; its events are "):
+        agent.fork(str(first.run_id), at=last + 1, store=store)
+    with pytest.raises(ConfigurationError, match="cannot be forked at event 1; its events are "):
+        agent.fork(str(first.run_id), at=1, store=store)
+    with pytest.raises(ConfigurationError, match="is done"):
+        agent.fork(str(first.run_id), at=last, store=store)
+    with pytest.raises(StoreError, match="no run whose id begins with"):
+        agent.fork("feed", at=last, store=store)

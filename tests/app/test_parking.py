@@ -1,0 +1,493 @@
+"""Parked runs: a call about which a person is to be asked waits on record for its answer, and runs once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit import events
+from watchkeeper.accounting.limits import Limits
+from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
+from watchkeeper.app.agent import Agent
+from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import ConfigurationError, StoreError, ToolDefinitionError
+from watchkeeper.core.messages import ToolMessage
+from watchkeeper.core.model import ModelRequest
+from watchkeeper.runtime.events import ModelReplied, RunResumed
+from watchkeeper.runtime.parking import CallAnswered, CallParked, Park
+from watchkeeper.runtime.result import RunResult
+from watchkeeper.shield.decision import Decision, ToolCallContext
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.shield.tool_permission import ToolPermissionHook
+from watchkeeper.store.answers import answer, pending
+from watchkeeper.store.run_store import RunStore
+from watchkeeper.tools.context import ToolContext, ToolInvoked
+from watchkeeper.tools.filesystems import MemoryFilesystem
+from watchkeeper.tools.tool import OnUnknown, tool
+
+HOUR = Limits(deadline="1h", max_turns=40)
+
+
+def nobody(_: ToolCallContext) -> None:
+    """Answer nothing, as a process without a terminal does."""
+
+
+def hook(ask: str = "send", ask_with: Callable[[ToolCallContext], object] = nobody) -> ShieldPipeline:
+    """Return a pipeline that asks about a tool."""
+    return ShieldPipeline(tool_dispatch=ToolPermissionHook(ask=[ask], ask_with=ask_with))
+
+
+@dataclass
+class World:
+    """What the tools of an agent do: it looks and sends at once, sends twice, then it is done."""
+
+    sent: list[int] = field(default_factory=list[int])
+    looked: list[int] = field(default_factory=list[int])
+
+    def agent(self, on_unknown: OnUnknown = "tell", **more: Any) -> Agent[str]:
+        """Return the agent; what nobody answers parks its runs."""
+
+        @tool(read_only=True, parallel_safe=True)
+        def look(number: int) -> str:
+            """Look."""
+            self.looked.append(number)
+            return f"saw {number}"
+
+        @tool(on_unknown=on_unknown)
+        def send(number: int) -> str:
+            """Send."""
+            self.sent.append(number)
+            return f"sent {number}"
+
+        more.setdefault("shield", hook())
+        return Agent(ScriptedModel(self.step), "Work.", tools=[look, send], limits=HOUR, **more)
+
+    def step(self, request: ModelRequest) -> Say | Call | Calls:
+        """Return what the model says: it follows from the conversation alone."""
+        match sum(isinstance(message, ToolMessage) for message in request.transcript):
+            case 0:
+                return Calls((Call("look", {"number": 1}), Call("send", {"number": 1}), Call("look", {"number": 2})))
+            case 3:
+                return Calls((Call("send", {"number": 2}), Call("send", {"number": 3})))
+            case _:
+                return Say("finished")
+
+
+def say(store: Path, run_id: object, call_id: str | None = None, *, allowed: bool = True, **more: Any) -> str:
+    """Answer a question as Ann; return the id of the call."""
+    with RunStore(store) as opened:
+        more.setdefault("by", "ann")
+        return answer(opened, str(run_id), call_id, allowed=allowed, **more).question.call_id
+
+
+def file_of(store: Path) -> Path:
+    """Return the file of the only run of a store."""
+    (file,) = (store / "runs").iterdir()
+    return file
+
+
+def invoked(result: RunResult[Any]) -> list[tuple[str, str]]:
+    """Return outcome and text of every tool call."""
+    return [(each.outcome, each.rendered_output) for each in events(result, ToolInvoked)]
+
+
+def test_a_run_parks_and_goes_on_once_it_is_answered(tmp_path: Path) -> None:
+    world, store = World(), tmp_path / "store"
+    agent = world.agent()
+    parked = agent.run("go", store=store, on_ask="park")
+    assert parked.stop is not None
+    assert (parked.stop.reason, parked.ok) == ("parked", False)
+    assert parked.stop.message == "1 tool call waits for an answer: send (call-2)."
+    assert (world.looked, world.sent) == ([1, 2], []), "the siblings of the call finish"
+    assert len(events(parked, ModelReplied)) == 1, "there is no last turn"
+    (question,) = parked.waiting
+    assert (question.name, question.arguments, question.asked_by) == ("send", '{"number":1}', "ToolPermissionHook")
+    assert parked.as_data()["waiting"][0]["call_id"] == "call-2"
+    with RunStore(store) as opened:
+        assert [each.question for each in pending(opened)] == [question]
+        assert opened.runs()[0].sentence().startswith("1 tool call waits for an answer: send (call-2); ")
+    before = file_of(store).read_bytes()
+    with pytest.raises(
+        ConfigurationError, match=r"is parked: 1 tool call waits for an answer: send \(call-2\); answer"
+    ):
+        agent.resume(str(parked.run_id), store=store)
+    assert file_of(store).read_bytes() == before
+    say(store, parked.run_id)
+    again = agent.resume(str(parked.run_id), store=store)
+    assert again.stop is not None
+    assert again.stop.message == "2 tool calls wait for an answer: send (call-4), send (call-5).", "on_ask is on record"
+    assert (world.looked, world.sent) == ([1, 2], [1])
+    say(store, parked.run_id, "call-4")
+    say(store, parked.run_id, "call-5", allowed=False, why="Not today.")
+    done = agent.resume(str(parked.run_id), store=store)
+    assert (done.output, world.looked, world.sent) == ("finished", [1, 2], [1, 2])
+    assert invoked(done)[-1] == ("denied", "send was not run, and nothing was changed: ann has denied it: Not today.")
+    assert "4 tool calls, 1 denied, " in done.sentence()
+    assert done.denied == done.as_data()["denied"] == 1
+    with RunStore(store) as opened:
+        assert pending(opened) == ()
+        assert "4 tool calls, 1 denied, " in opened.runs()[0].sentence()
+    allowed = World().agent(shield=hook(ask_with=lambda ctx: "3" not in str(ctx.arguments))).run("go", store=None)
+    assert done.usage == allowed.usage, "what waits costs nothing"
+    assert allowed.denied == 1
+
+
+def test_without_the_option_what_nobody_answers_is_denied_and_counted(tmp_path: Path) -> None:
+    world = World()
+    result = world.agent().run("go", store=tmp_path / "store")
+    assert (result.ok, result.denied, world.sent) == (True, 3, [])
+    assert "2 tool calls, 3 denied, " in result.sentence()
+
+
+def test_an_answer_at_once_parks_nothing(tmp_path: Path) -> None:
+    world = World()
+    result = world.agent(shield=hook(ask_with=lambda _: "yes")).run("go", store=tmp_path / "store", on_ask="park")
+    assert (result.ok, world.sent) == (True, [1, 2, 3])
+    world = World()
+    result = world.agent(shield=hook(ask_with=lambda _: "no")).run("go", store=tmp_path / "store", on_ask="park")
+    assert (result.ok, result.denied, world.sent) == (True, 3, [])
+
+
+@pytest.mark.parametrize(("then", "sent"), [("deny", []), ("allow", [1])])
+def test_a_question_expires_and_the_setting_says_what_then_holds(then: Any, sent: list[int], tmp_path: Path) -> None:
+    world, store, clock = World(), tmp_path / "store", TestClock()
+    agent = world.agent()
+    parked = agent.run("go", store=store, on_ask=Park("3h", then), clock=clock)
+    clock.advance(timedelta(hours=3).total_seconds() - 1)
+    with pytest.raises(ConfigurationError, match="is parked"):
+        agent.resume(str(parked.run_id), store=store, clock=clock)
+    clock.advance(2)
+    with pytest.raises(ConfigurationError, match=r"about send \(call-2\) of the run .* expired at .* UTC; resume"):
+        say(store, parked.run_id, clock=clock)
+    later = agent.resume(str(parked.run_id), store=store, on_ask="deny", clock=clock)
+    assert (later.ok, world.sent) == (True, sent), "the time in which it was parked is not counted"
+    if then == "deny":
+        said = "send was not run, and nothing was changed: nobody has answered in time."
+        assert ("denied", said) in invoked(later)
+
+
+def test_parked_time_does_not_count_and_the_deadline_still_holds(tmp_path: Path) -> None:
+    clock, store = TestClock(), tmp_path / "store"
+    world = World()
+    agent = world.agent()
+    parked = agent.run("go", store=store, on_ask="park", clock=clock)
+    clock.advance(5000)
+    say(store, parked.run_id, clock=clock)
+    clock.advance(5000)
+    again = agent.resume(str(parked.run_id), store=store, on_ask="deny", clock=clock)
+    assert again.ok
+    assert again.duration < timedelta(minutes=1)
+
+
+def test_an_answer_holds_for_these_arguments_alone(tmp_path: Path) -> None:
+    world, store = World(), tmp_path / "store"
+    agent = world.agent()
+    parked = agent.run("go", store=store, on_ask="park")
+    (question,) = parked.waiting
+    with pytest.raises(ConfigurationError, match=f"arguments with the hash {question.digest[:12]}, not 'beef'"):
+        say(store, parked.run_id, digest="beef")
+    with RunStore(store) as opened, opened.visited(str(parked.run_id)) as add:
+        now = question.created_at
+        add(
+            CallAnswered(
+                question.question_id, question.call_id, "0" * 64, allowed=True, by="eve", why="", created_at=now
+            )
+        )
+    again = agent.resume(str(parked.run_id), store=store)
+    assert again.stop is not None
+    assert (again.stop.reason, world.sent) == ("parked", []), "it is asked about anew"
+    assert len(events(again, CallParked)) == 2
+    assert say(store, parked.run_id, digest=question.digest[:8]) == "call-2"
+    agent.resume(str(parked.run_id), store=store)
+    assert world.sent == [1]
+
+
+def test_an_answer_that_nobody_waits_for_is_refused_in_one_line(tmp_path: Path) -> None:
+    world, store = World(), tmp_path / "store"
+    agent = world.agent()
+    parked = agent.run("go", store=store, on_ask="park")
+    run_id = str(parked.run_id)
+    for wrong, match in (
+        (
+            (run_id, "call-1"),
+            rf"the run {run_id} has no call 'call-1' that waits for an answer; there are send \(call-2\)",
+        ),
+        (("feed",), "no run whose id begins with 'feed'"),
+    ):
+        with pytest.raises((ConfigurationError, StoreError), match=match):
+            say(store, *wrong)
+    with pytest.raises(ConfigurationError, match="by='' names nobody"):
+        say(store, run_id, by=" ")
+    with RunStore(store) as owner:
+        owner.take_over(run_id)
+        with pytest.raises(StoreError, match=f"the run {run_id} is running"):
+            say(store, run_id)
+    say(store, run_id, allowed=False)
+    with pytest.raises(
+        ConfigurationError, match=f"{run_id} has its answer: the call call-2 was denied already, by ann"
+    ):
+        say(store, run_id, "call-2")
+    agent.resume(run_id, store=store)
+    with pytest.raises(ConfigurationError, match=r"more than one call waits .*send \(call-4\) of .*; name the call"):
+        say(store, run_id)
+    done = World().agent(shield=hook("nothing")).run("go", store=store)
+    with pytest.raises(ConfigurationError, match=f"the run {done.run_id} waits for no answer: Done"):
+        say(store, done.run_id)
+
+
+def test_a_run_that_could_not_go_on_does_not_park(tmp_path: Path) -> None:
+    agent = World().agent()
+    with pytest.raises(ConfigurationError, match="needs a store"):
+        agent.run("go", store=None, on_ask="park")
+    with pytest.raises(ConfigurationError, match="cannot park, because it cannot be resumed: its MemoryFilesystem"):
+        files = MemoryFilesystem({"large.bin": bytes(17 << 20)})
+        agent.run("go", store=tmp_path / "store", on_ask="park", filesystem=files)
+    with pytest.raises(ConfigurationError, match=r"on_ask='wait' must be 'deny', 'park', or Park\("):
+        agent.run("go", store=tmp_path / "store", on_ask="wait")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="then='maybe' must be 'deny' or 'allow'"):
+        Park(then="maybe")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="expires=0 must be more than 0"):
+        Park(0)
+
+
+def test_a_hook_of_ones_own_asks_and_its_no_counts_for_nothing_after_a_yes(tmp_path: Path) -> None:
+    asked: list[str | None] = []
+
+    class Large:
+        """Asks about large numbers."""
+
+        def before_tool_call(self, ctx: ToolCallContext) -> Decision | None:
+            """Object to them."""
+            asked.append(ctx.approved_by)
+            return Decision.HALT if ctx.tool_name == "send" and "2" in str(ctx.arguments) else None
+
+        def question(self, ctx: ToolCallContext) -> str:
+            """Say what a person is to be asked."""
+            return f"Is {ctx.arguments} too large?"
+
+    world, store = World(), tmp_path / "store"
+    agent = world.agent(shield=ShieldPipeline(tool_dispatch=Large()))
+    parked = agent.run("go", store=store, on_ask="park")
+    (question,) = parked.waiting
+    assert (question.asked_by, question.question) == ("Large", 'Is {"number":2} too large?')
+    assert world.sent == [1, 3]
+    say(store, parked.run_id)
+    assert agent.resume(str(parked.run_id), store=store).ok
+    assert world.sent == [1, 3, 2]
+    assert asked[-1] == "ann"
+
+
+# --- calls of which nobody knows --------------------------------------------------------------------------------------
+
+
+def died_in_call(store: Path, name: str, folder: Path) -> Path:
+    """Write a store whose run ends behind the beginning of the first call of a tool, as a kill leaves it."""
+    lines = list[bytes]()
+    for line in file_of(store).read_bytes().splitlines(keepends=True):
+        lines.append(line)
+        if line.startswith(b'{"begun":') and f'"name":"{name}"'.encode() in line:
+            break
+    RunStore(folder).close()
+    (folder / "runs" / file_of(store).name).write_bytes(b"".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_an_unknown_call_parks_if_its_tool_says_so(allowed: bool, tmp_path: Path) -> None:
+    agent = World().agent("park", shield=None)
+    first = agent.run("go", store=tmp_path / "whole")
+    store = died_in_call(tmp_path / "whole", "send", tmp_path / "died")
+    world = World()
+    parked = world.agent("park", shield=None).resume(str(first.run_id), store=store)
+    assert parked.stop is not None
+    assert (parked.stop.reason, world.sent) == ("parked", [])
+    (question,) = parked.waiting
+    assert (question.kind, question.call_id, question.expires) == ("unknown", "call-2", None)
+    assert question.question.endswith("Is it to run again?")
+    say(store, first.run_id, allowed=allowed, why="I looked")
+    done = world.agent("park", shield=None).resume(str(first.run_id), store=store)
+    assert done.ok
+    assert world.sent == ([1, 2, 3] if allowed else [2, 3])
+    outcome, said = next(
+        (each.outcome, each.rendered_output) for each in events(done, ToolInvoked) if each.call_id == "call-2"
+    )
+    assert outcome == ("ok" if allowed else "unknown")
+    assert said.endswith("sent 1" if allowed else "ann was asked whether it is to run again, and said no: I looked")
+
+
+def test_a_tool_that_may_run_again_is_never_unknown() -> None:
+    with pytest.raises(ToolDefinitionError, match="on_unknown='park' has no meaning for a tool that is read-only"):
+
+        @tool(idempotent=True, on_unknown="park")
+        def put() -> str:
+            """Put."""
+            return ""
+
+    with pytest.raises(ToolDefinitionError, match="on_unknown='ask' must be 'tell' or 'park'"):
+
+        @tool(on_unknown="ask")  # type: ignore[call-overload, untyped-decorator]
+        def send() -> str:
+            """Send."""
+            return ""
+
+
+# --- tools that ask ---------------------------------------------------------------------------------------------------
+
+
+def asking_agent(done: list[str]) -> Agent[str]:
+    """Return an agent whose tool asks twice."""
+
+    @tool
+    def pay(amount: int, context: ToolContext) -> str:
+        """Pay."""
+        if amount > 100:
+            done.append(f"asks as attempt {context.attempt}")
+            if not context.ask(f"Pay ${amount}?"):
+                return "not paid"
+            by = context.ask("From the reserve?")
+            done.append(f"{by.by}: {by.why}")
+        done.append(f"paid {amount}")
+        return f"paid {amount}"
+
+    def step(request: ModelRequest) -> Say | Calls:
+        asked = any(isinstance(message, ToolMessage) for message in request.transcript)
+        return Say("finished") if asked else Calls((Call("pay", {"amount": 500}), Call("pay", {"amount": 5})))
+
+    return Agent(ScriptedModel(step), "Pay.", tools=[pay], limits=Limits(max_retries=0))
+
+
+def test_a_tool_asks_and_runs_again_from_its_beginning(tmp_path: Path) -> None:
+    done, store = list[str](), tmp_path / "store"
+    agent = asking_agent(done)
+    parked = agent.run("go", store=store, on_ask="park")
+    (question,) = parked.waiting
+    assert (question.kind, question.asked_by, question.question) == ("tool", "pay", "Pay $500?")
+    assert done == ["asks as attempt 1", "paid 5"]
+    say(store, parked.run_id)
+    again = agent.resume(str(parked.run_id), store=store)
+    assert [each.question for each in again.waiting] == ["From the reserve?"]
+    say(store, parked.run_id, why="if need be")
+    result = agent.resume(str(parked.run_id), store=store)
+    assert result.ok
+    assert done[-2:] == ["ann: if need be", "paid 500"]
+    assert invoked(result) == [("ok", "paid 5"), ("ok", "paid 500")]
+    assert result.usage.tool_calls == 4, "each time that it ran counts"
+
+
+def test_a_tool_is_told_no_and_decides_itself(tmp_path: Path) -> None:
+    done, store = list[str](), tmp_path / "store"
+    agent = asking_agent(done)
+    parked = agent.run("go", store=store, on_ask="park")
+    say(store, parked.run_id, allowed=False)
+    assert ("ok", "not paid") in invoked(agent.resume(str(parked.run_id), store=store))
+    denied = agent.run("go", store=None)
+    assert ("ok", "not paid") in invoked(denied), "where a run does not park, the answer is no"
+
+
+# --- deaths -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Whole:
+    """The lines of a run that parked three times, and how it ended."""
+
+    lines: list[bytes]
+    result: RunResult[str]
+
+
+def to_the_end(agent: Agent[str], run_id: str, store: Path) -> RunResult[str]:
+    """Go on with a run until it is done; every question is answered, that about the third letter with no."""
+    for _ in range(4):
+        with RunStore(store) as opened:
+            for each in pending(opened):
+                allowed = '"number":3' not in each.question.arguments
+                answer(opened, run_id, each.question.call_id, allowed=allowed, by="ann")
+        result = agent.resume(run_id, store=store)
+        if result.ok:
+            return result
+    raise AssertionError("it parks again and again")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    store = tmp_path_factory.mktemp("whole") / "store"
+    agent = World().agent()
+    run_id = str(agent.run("go", store=store, on_ask="park").run_id)
+    result = to_the_end(agent, run_id, store)
+    return Whole(file_of(store).read_bytes().splitlines(keepends=True), result)
+
+
+def test_a_run_that_parks_goes_on_from_every_line(whole: Whole, tmp_path: Path) -> None:
+    run_id = str(whole.result.run_id)
+    beginning = next(place for place, line in enumerate(whole.lines) if b'"tag":"run_opened"' in line) + 1
+    for count in range(beginning, len(whole.lines)):
+        world, store = World(), tmp_path / str(count)
+        RunStore(store).close()
+        torn = whole.lines[count][: len(whole.lines[count]) // 2]
+        (store / "runs" / f"{run_id}.jsonl").write_bytes(b"".join(whole.lines[:count]) + torn)
+        before = [line.startswith(b'{"begun":') and b'"kind":"tool"' in line for line in whole.lines[:count]]
+        result = to_the_end(world.agent(), run_id, store)
+        assert result.output == "finished"
+        calls = events(result, ToolInvoked)
+        assert len({each.call_id for each in calls}) == len(calls) == 5, "each call has one result"
+        unknown = [each for each in calls if each.outcome == "unknown"]
+        assert len(unknown) <= 1
+        assert len(world.sent) + sum(before) == 2, f"a letter was sent twice or never after a death behind line {count}"
+        assert [each.outcome for each in calls if each.params == {"number": 3}] == ["denied"]
+        assert (result.denied, 3 in world.sent) == (1, False)
+        asked = [each.question_id for each in events(result, CallParked)]
+        assert len(asked) == len(set(asked))
+        assert result.usage.tokens.total - result.usage.presumed.tokens.total == whole.result.usage.tokens.total
+
+
+def test_nothing_is_asked_twice(whole: Whole) -> None:
+    assert len(events(whole.result, CallParked)) == 3
+    assert len(events(whole.result, CallAnswered)) == 3
+    assert [each.spent.tool_calls for each in events(whole.result, RunResumed)] == [2, 3]
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+def test_items_park_alone(tmp_path: Path) -> None:
+    sent, store = list[str](), tmp_path / "store"
+
+    @tool
+    def send(to: str) -> str:
+        """Send."""
+        sent.append(to)
+        return "sent"
+
+    def step(request: ModelRequest) -> Say | Call:
+        if any(isinstance(message, ToolMessage) for message in request.transcript):
+            return Say("finished")
+        task = "".join(message.text for message in request.transcript if message.role == "user")
+        return Call("send", {"to": "boss" if "boss" in task else "ann"})
+
+    class Boss(ToolPermissionHook):
+        """Asks about letters to the boss."""
+
+    def about_boss(ctx: ToolCallContext) -> object:
+        return None if "boss" in str(ctx.arguments) else "yes"
+
+    shield = ShieldPipeline(tool_dispatch=Boss(ask=["send"], ask_with=about_boss))
+    agent = Agent(ScriptedModel(step), "Write.", tools=[send], shield=shield)
+    many = agent.run_many(["to ann", "to boss", "to ann again"], store=store, on_ask="park")
+    assert many.stop is not None
+    assert (many.stop.reason, len(many.done), sent) == ("parked", 2, ["ann", "ann"])
+    (parked,) = many.not_done
+    assert [each.name for each in parked.waiting] == ["send"]
+    with RunStore(store) as opened:
+        (found,) = pending(opened)
+        assert (found.run.run_id, found.run.item) == (str(parked.run_id), "to boss")
+        row = opened.find(str(many.run_id))
+        assert row.stop is not None
+        assert row.stop["reason"] == "parked"
+    say(store, many.run_id)
+    with RunStore(store) as opened:
+        assert pending(opened) == ()
