@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from watchkeeper.accounting.limits import Landing as Landing, Limits as Limits
     from watchkeeper.app.agent import Agent as Agent
     from watchkeeper.app.contained import contained as contained
-    from watchkeeper.app.replay import areplay as areplay, replay as replay
-    from watchkeeper.app.resume import ResumeOptions as ResumeOptions, afork as afork, aresume as aresume, fork as fork
-    from watchkeeper.app.resume import resume as resume
+    from watchkeeper.app.resume import ResumeOptions as ResumeOptions, aresume as aresume, resume as resume
     from watchkeeper.app.run import arun as arun, arun_many as arun_many, run as run, run_many as run_many
     from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
     from watchkeeper.core.messages import ImagePart as ImagePart
     from watchkeeper.core.model import Model as Model, ModelSettings as ModelSettings
     from watchkeeper.core.usage import ModelPrice as ModelPrice, TokenUsage as TokenUsage, Usage as Usage
-    from watchkeeper.loop.replay import Replayed as Replayed
     from watchkeeper.loop.run import Adapter as Adapter
     from watchkeeper.prompt.completion import FileOutputChecker as FileOutputChecker
     from watchkeeper.prompt.completion import PredicateChecker as PredicateChecker
@@ -47,8 +44,7 @@ else:
             "accounting.limits": "Landing Limits",
             "app.agent": "Agent",
             "app.contained": "contained",
-            "app.replay": "areplay replay",
-            "app.resume": "ResumeOptions afork aresume fork resume",
+            "app.resume": "ResumeOptions aresume resume",
             "app.run": "arun arun_many run run_many",
             "containment.config": "ExecutionConfig",
             "containment.execution_context": "ExecutionContext",
@@ -57,7 +53,6 @@ else:
             "core.messages": "ImagePart",
             "core.model": "Model ModelSettings",
             "core.usage": "ModelPrice TokenUsage Usage",
-            "loop.replay": "Replayed",
             "loop.run": "Adapter",
             "prompt.completion": "FileOutputChecker PredicateChecker TaskCompletionResult",
             "prompt.sections": "MarkdownSection",

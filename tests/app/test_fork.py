@@ -49,6 +49,11 @@ def test_a_fork_has_limits_of_its_own(whole: tuple[Path, RunResult[str]]) -> Non
     assert result.stop is not None
     assert result.limits.max_tool_calls == 2
     assert World().agent().fork(str(first.run_id), at=at, store=store).limits.max_turns == HOUR.max_turns
+    late = len(first.session.log) - 8
+    few = World().agent().fork(str(first.run_id), at=late, store=store, limits=Limits(max_turns=6))
+    assert few.ok, few.sentence()
+    assert 0 < few.turns == few.usage.model_calls < first.turns
+    assert World().agent().replay(str(few.run_id), store=store).ok
 
 
 def test_a_fork_that_was_interrupted_is_resumed(whole: tuple[Path, RunResult[str]], tmp_path: Path) -> None:

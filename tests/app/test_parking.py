@@ -18,6 +18,7 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, StoreError, ToolDefinitionError
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
+from watchkeeper.runtime import file_record
 from watchkeeper.runtime.events import ModelReplied, RunResumed
 from watchkeeper.runtime.parking import CallAnswered, CallParked, Park
 from watchkeeper.runtime.result import RunResult
@@ -240,12 +241,13 @@ def test_an_answer_that_nobody_waits_for_is_refused_in_one_line(tmp_path: Path) 
         say(store, done.run_id)
 
 
-def test_a_run_that_could_not_go_on_does_not_park(tmp_path: Path) -> None:
-    agent = World().agent()
+def test_a_run_that_could_not_go_on_does_not_park(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, files = World().agent(), MemoryFilesystem()
+    files.write_text("notes.md", "too much to be on record")
+    monkeypatch.setattr(file_record, "MOST_BYTES", 10)
     with pytest.raises(ConfigurationError, match="needs a store"):
         agent.run("go", store=None, on_ask="park")
     with pytest.raises(ConfigurationError, match="cannot park, because it cannot be resumed: its MemoryFilesystem"):
-        files = MemoryFilesystem({"large.bin": bytes(17 << 20)})
         agent.run("go", store=tmp_path / "store", on_ask="park", filesystem=files)
     with pytest.raises(ConfigurationError, match=r"on_ask='wait' must be 'deny', 'park', or Park\("):
         agent.run("go", store=tmp_path / "store", on_ask="wait")  # type: ignore[arg-type]

@@ -163,19 +163,19 @@ class Agent(Generic[OutputT]):
         return await aresume(run_id, self._any_task(), **self._resume_with(options))
 
     def replay(self, run_id: str, **options: Unpack[ReplayOptions]) -> Replayed:
-        """Run this agent against the record of one of its runs; see `watchkeeper.areplay` for the arguments."""
+        """Run this agent against the record of one of its runs; see `watchkeeper.recovery.areplay` for the arguments."""
         return replay(run_id, self._any_task(), **self._replay_with(options))
 
     async def areplay(self, run_id: str, **options: Unpack[ReplayOptions]) -> Replayed:
-        """Run this agent against the record of one of its runs; see `watchkeeper.areplay` for the arguments."""
+        """Run this agent against the record of one of its runs; see `watchkeeper.recovery.areplay` for the arguments."""
         return await areplay(run_id, self._any_task(), **self._replay_with(options))
 
     def fork(self, run_id: str, *, at: int, **options: Unpack[ForkOptions]) -> RunResult[OutputT]:
-        """Go on from an event of a run of this agent as a new run; see `watchkeeper.afork` for the arguments."""
+        """Go on from an event of a run of this agent as a new run; see `watchkeeper.recovery.afork` for the arguments."""
         return fork(run_id, self._any_task(), at=at, **self._resume_with(options))
 
     async def afork(self, run_id: str, *, at: int, **options: Unpack[ForkOptions]) -> RunResult[OutputT]:
-        """Go on from an event of a run of this agent as a new run; see `watchkeeper.afork` for the arguments."""
+        """Go on from an event of a run of this agent as a new run; see `watchkeeper.recovery.afork` for the arguments."""
         return await afork(run_id, self._any_task(), at=at, **self._resume_with(options))
 
     def run_many(self, tasks: Iterable[Work], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:

@@ -170,7 +170,7 @@ def models_of_run(
     limits: Limits,
     options: RunOptions,
     template: PromptTemplate[Any],
-    make: Callable[[str], Model] = model_from,
+    make: Callable[[str], Model] | None = None,
 ) -> RunModels:
     """Make the models of a run; those that are made here are closed by ``stack``.
 
@@ -180,7 +180,7 @@ def models_of_run(
         limits: Ceilings in force; a cost ceiling needs prices.
         options: Names the fallback, the shield, settings and prices.
         template: Names the models of child runs and of judges, and those that escalations go on with.
-        make: Makes a model of a string.
+        make: Makes a model of a string; `model_from` by default.
 
     Raises:
         ConfigurationError: For an unknown model, a missing key or extra, a model without a price under a cost ceiling,
@@ -289,10 +289,10 @@ def settings_for(model: Model, first: Model, settings: ModelSettings) -> ModelSe
     return settings if model.provider == first.provider or not settings.extra else replace(settings, extra={})
 
 
-def _made(stack: AsyncExitStack, named: Model | str, make: Callable[[str], Model]) -> Model:
+def _made(stack: AsyncExitStack, named: Model | str, make: Callable[[str], Model] | None) -> Model:
     if not isinstance(named, str):
         return named
-    made = make(named)
+    made = (make or model_from)(named)
     _imported.add(named.partition(":")[0])
     stack.push_async_callback(lambda: closed(f"the model {named}", made.close()))
     return made

@@ -314,6 +314,7 @@ def forked(
     while stored[at - 1].more:  # what a tool wrote, without its result
         at -= 1
     recorded = Recorded(log[:at])
+    recorded.earlier_turns = recorded.turns_until(recorded.after)
     envelopes = [each for each in log if each.seq <= recorded.after]
     try:
         session = Session.restored(envelopes, ids.uuid(), prepare=prepare, clock=clock, ids=ids)

@@ -261,7 +261,7 @@ class TurnMachine:
     Attributes:
         transcript: The conversation; during the run only this class appends to it or begins a new segment.
         state: Where the loop is.
-        turns: Replies so far, the landing turn included.
+        turns: Replies so far, the landing turn included; the driver sets it where those on record do not count.
         notices: What the newest step told the agent: a repair request, a checker's objection, the landing notice.
     """
 
@@ -274,7 +274,7 @@ class TurnMachine:
         self.notices: list[str] = []
         self._repairs = 0
         self._incomplete = 0
-        self._compacted_at = -1
+        self._compacted_at: int | None = None
         self._stop: Stop | None = None
         self._text = ""
         self._begun = ""

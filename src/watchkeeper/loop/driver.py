@@ -102,7 +102,8 @@ async def drive(
     """
     kept = scope.gate.keep_verdict() if asks_model(plan.checker) else None
     driver = _Driver(plan, scope, transcript, execute, kept)
-    driver.recorded = recorded
+    if recorded is not None:
+        driver.recorded, driver.machine.turns = recorded, -recorded.earlier_turns
     try:
         with driver.children.attached():
             return await driver.run()

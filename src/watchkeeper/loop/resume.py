@@ -9,7 +9,6 @@ only if its tool is declared read-only or idempotent; otherwise the agent is tol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
@@ -66,7 +65,6 @@ from watchkeeper.session.tagging import dump
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import image_parts
 
-NEVER: Final = datetime.min.replace(tzinfo=UTC)
 STEPS = (ModelReplied, ToolInvoked, ObserversRan, CompletionChecked, ContextCompacted, WorkStopped)
 """Events that answer a command of the machine."""
 
@@ -82,6 +80,7 @@ class Recorded:
         opening: The conversation as it was before the first model call; the loop continues it.
         after: Number of the last event that counts.
         opened: What the run was made of.
+        earlier_turns: How many replies are from before the run was forked; they do not count.
         switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
         denied: How many tool calls a hook or a person has denied.
         waiting: The questions that nobody has answered yet.
@@ -121,6 +120,8 @@ class Recorded:
                 why = "version 0.1 recorded it, without what that needs"
             raise ConfigurationError(f"the run {run_id} cannot be resumed: {why}; start a new run")
         self.opened: RunOpened = opened
+        own = 0 if self.started.forked_from is None else self.started.forked_at
+        self.earlier_turns = self.turns_until(own)
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         others = (CallBegun, CallParked, ModelFailed, ModelSwitched)
         steps = [each for each in self.log if isinstance(each.event, (*STEPS, *others)) and not _parks(each.event)]
@@ -134,6 +135,10 @@ class Recorded:
         self._place = 0
         self.switched_to: str | None = None
         self.unfinished: Mapping[str, Unfinished] = {}
+
+    def turns_until(self, seq: int) -> int:
+        """Return how many replies are on record up to an event."""
+        return sum(isinstance(each.event, ModelReplied) and each.seq <= seq for each in self.log)
 
     def has_notice(self, text: str) -> bool:
         """Whether the next notice to the agent is on record already."""
@@ -158,8 +163,8 @@ class Recorded:
             case CheckDone():
                 event = self._next(CompletionChecked)
                 if event is None:
-                    return self._stopped()
-                stopped = self._stopped()
+                    return self._stopped("checking")
+                stopped = self._stopped("checking")
                 return stopped or Checked(STATUSES[event.verdict], event.explanation)
             case Compact():
                 return self._compacted()
@@ -179,6 +184,7 @@ class Recorded:
                 begun.pop(event.call_id, None)
             elif isinstance(event, CallBegun) and event.call_id in wanted:
                 begun[event.call_id] = event.attempt
+                done.pop(event.call_id, None)  # a further attempt had begun; what the one before gave is no answer
                 waits.discard(event.call_id)
             elif isinstance(event, CallParked) and event.call_id in wanted:
                 question = Parked(event, self._answers.get(event.question_id))
@@ -200,54 +206,58 @@ class Recorded:
             return self._steps[place]
         return None
 
-    def _stopped(self) -> Stopped | None:
+    def _stopped(self, *steps: str) -> Stopped | None:
+        """Take the next answer if it says that one of these steps was stopped."""
+        place = self._place
         event = self._next(WorkStopped)
+        if event is not None and event.step not in steps:  # the next step was
+            self._place, event = place, None
         return None if event is None else Stopped(event.stop, event.text)
 
     def _asked(self) -> Signal | None:
         begun = self._place
         event = self._next(ModelReplied)
+        asked = self._steps[begun : self._place if event is not None else len(self._steps)]
+        switches = [each.to_model for each in asked if isinstance(each, ModelSwitched)]
+        self.switched_to = switches[-1] if switches else None
         if event is None:
-            return self._stopped()
-        switches = [each for each in self._steps[begun : self._place] if isinstance(each, ModelSwitched)]
-        self.switched_to = switches[-1].to_model if switches else None
+            return self._stopped("asking", "landing")
         reply = ModelReply(event.message, event.usage, event.finish, event.model, refusal=event.refusal)
         return Replied(reply)
 
     def _called(self, calls: Sequence[ToolCall]) -> Signal | None:
         """Return the results of all calls of a reply; None if one of them has none."""
-        place, done = self._place, dict[str, ToolInvoked]()
+        place = end = self._place
+        done = dict[str, ToolInvoked]()
         while place < len(self._steps) and not isinstance(
             self._steps[place], ModelReplied | ObserversRan | WorkStopped
         ):
             event = self._steps[place]
+            place += 1
             if isinstance(event, ToolInvoked) and event.call_id is not None:
                 done[event.call_id] = event
-            place += 1
-        if any(call.call_id not in done for call in calls) or self._ends_with_retry(place, calls, done):
+                end = place
+            elif isinstance(event, CallBegun):
+                done.pop(event.call_id, None)
+        if any(call.call_id not in done for call in calls):
             return None
-        self._place = place
+        self._place = end  # what follows belongs to the next step, as a model that took over
         answers = [(call, *recalled(call, done[call.call_id])) for call in calls]
         images = tuple(part for call, _, shown in answers for part in image_parts(call.name, shown))
-        stopped = self._next(WorkStopped)
-        return ToolsDone(tuple(message for _, message, _ in answers), stopped and stopped.stop, images)
-
-    def _ends_with_retry(self, place: int, calls: Sequence[ToolCall], done: dict[str, ToolInvoked]) -> bool:
-        """Whether the log ends within a further attempt at a call."""
-        last = self._steps[place - 1] if place == len(self._steps) and place else None
-        return isinstance(last, CallBegun) and last.call_id in done and last.attempt > done[last.call_id].attempt
+        stopped = self._stopped("calling")
+        return ToolsDone(tuple(message for _, message, _ in answers), None if stopped is None else stopped.stop, images)
 
     def _observed(self) -> Signal | None:
-        event = self._next(ObserversRan)
-        if event is None and not any(isinstance(each, (*STEPS, CallBegun)) for each in self._steps[self._place :]):
+        event, answers = self._next(ObserversRan), (*STEPS, CallBegun)
+        if event is None and not any(isinstance(each, answers) for each in self._steps[self._place :]):
             return None  # nothing follows: it is not known whether they were asked
-        stopped = self._next(WorkStopped)
-        return Observed("" if event is None else event.text, stopped and stopped.stop)
+        stopped = self._stopped("observing")
+        return Observed("" if event is None else event.text, None if stopped is None else stopped.stop)
 
     def _compacted(self) -> Signal | None:
         event = self._next(ContextCompacted)
         if event is None:
-            return self._stopped()
+            return self._stopped("compacting")
         return Compacted(segment_of(list(self.opening), event.opening, event.summary, event.kept))
 
 
@@ -388,15 +398,16 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
 def worked_seconds(log: Sequence[Envelope]) -> float:
     """Return how long processes have worked on a run: each from its first event to its last.
 
-    An answer about a parked call comes while none works on it.
+    An answer about a parked call comes while none works on it, and what a run was forked from does not count.
     """
-    total, began, last = 0.0, NEVER, NEVER
-    for place, envelope in enumerate(log):
-        if isinstance(envelope.event, CallAnswered):
+    worked, began, last = 0.0, log[0].at, log[0].at
+    for envelope in log:
+        event = envelope.event
+        if isinstance(event, CallAnswered):
             continue
-        if place == 0 or isinstance(envelope.event, RunStarted | RunResumed):
-            total += (last - began).total_seconds() if place else 0.0
-            total = 0.0 if isinstance(envelope.event, RunStarted) else total  # what it was forked from does not count
-            began = envelope.at
+        if isinstance(event, RunStarted):
+            worked, began = 0.0, envelope.at
+        elif isinstance(event, RunResumed):
+            worked, began = event.worked_seconds, envelope.at
         last = envelope.at
-    return total + ((last - began).total_seconds() if log else 0.0)
+    return worked + max((last - began).total_seconds(), 0.0)  # a machine's clock may be set back

@@ -1,9 +1,7 @@
 """The events of a run's log, except those that tools, prompts and the gate define.
 
 Together with `PromptRendered` and `ToolInvoked` these events are the whole run: the transcript, the usage and the
-ending are folds of them (`transcript_of` in `replay` folds the first). `TextDelta` alone is not recorded: it is handed
-to listeners while a reply arrives, and the reply that follows contains it. Importing this module makes the tag of
-every event of a run's log known.
+ending are folds of them. `TextDelta` alone is not recorded: listeners get it while a reply arrives, which contains it.
 """
 
 from __future__ import annotations

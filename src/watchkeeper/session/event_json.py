@@ -172,7 +172,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _has_fields(kind: type) -> bool:
-    return issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind)
+    return issubclass(kind, msgspec.Struct) or hasattr(cast("object", kind), "__dataclass_fields__")
 
 
 def _fields(kind: type) -> list[str]:

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
 import msgspec
@@ -142,7 +142,7 @@ def _lines(older: sqlite3.Connection, run_id: str) -> Iterator[bytes]:
             if type(seq) is not int or not isinstance(msgspec.json.decode(body), dict):
                 raise TypeError("it is no object with a number")
             when = datetime.fromisoformat(at.decode("ascii")).isoformat()
-            yield event_line(seq, when, tag.decode(), bytes(msgspec.json.format(body, indent=-1)))
+            yield event_line(seq, when, tag.decode(), msgspec.json.format(cast("bytes", body), indent=-1))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"event {seq}: {error}") from error
 
