@@ -37,7 +37,7 @@ from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore, StoredEvent
-from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.disk.sqlite import DEFAULT
 from watchkeeper.tools.filesystem import Filesystem
 
 OutputT = TypeVar("OutputT")

@@ -43,7 +43,7 @@ from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.driver import Ending, drive
 from watchkeeper.loop.resume import Resumed, digests_of
-from watchkeeper.loop.retry import CIRCUIT_OPEN
+from watchkeeper.asking.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied, RunOpened
@@ -56,7 +56,7 @@ from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
 from watchkeeper.session.tagging import check
 from watchkeeper.shield.decision import ChainMetadata
-from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.disk.sqlite import DEFAULT
 from watchkeeper.tools.resources import Resources
 
 OutputT = TypeVar("OutputT")
@@ -420,7 +420,7 @@ class _Opened(Generic[OutputT]):
 
 def _price_for_sdk(opened: _Opened[Any], provider: str, model: str, sent: Any) -> ModelPrice | None:
     """Return the price of a model that the run's code calls through a provider's own SDK."""
-    from watchkeeper.app.contained import lookup
+    from watchkeeper.app.prices import lookup
 
     return lookup(opened.options.get("prices") or {}, opened.start.clock)(provider, model, sent)
 

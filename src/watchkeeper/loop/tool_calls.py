@@ -39,7 +39,7 @@ from watchkeeper.core.text import CrashError, error_text
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.turn_machine import Stopped, ToolsDone
-from watchkeeper.loop.models import bounds_input
+from watchkeeper.asking.models import bounds_input
 from watchkeeper.loop.parked_calls import (
     NO_ANSWERS,
     NOT_BEGUN,
@@ -51,7 +51,7 @@ from watchkeeper.loop.parked_calls import (
     is_denial,
     refusal_of,
 )
-from watchkeeper.loop.retry import call_through, held_back
+from watchkeeper.asking.retry import call_through, held_back
 from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.file_record import FilesNotOnRecord, Unfinished, changed, finish
 from watchkeeper.runtime.parking import CallParked, Park, digest_of, parked_stop
