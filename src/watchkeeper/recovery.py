@@ -8,11 +8,13 @@ if TYPE_CHECKING:
     from watchkeeper.app.replay import areplay as areplay, replay as replay
     from watchkeeper.app.resume import ResumeOptions as ResumeOptions, afork as afork, aresume as aresume, fork as fork
     from watchkeeper.app.resume import resume as resume
+    from watchkeeper.loop.replay import Difference as Difference, Replayed as Replayed
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
         {
             "app.replay": "areplay replay",
             "app.resume": "ResumeOptions afork aresume fork resume",
+            "loop.replay": "Difference Replayed",
         },
     )

@@ -155,11 +155,11 @@ class Agent(Generic[OutputT]):
         return await arun(self.prompt(task), session=session, **self._run_with(options))
 
     def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
-        """Go on with a run of this agent whose process has died; see `watchkeeper.aresume` for the arguments."""
+        """Go on with a run of this agent whose process has died; see `recovery.aresume` for the arguments."""
         return resume(run_id, self._any_task(), **self._resume_with(options))
 
     async def aresume(self, run_id: str, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
-        """Go on with a run of this agent whose process has died; see `watchkeeper.aresume` for the arguments."""
+        """Go on with a run of this agent whose process has died; see `recovery.aresume` for the arguments."""
         return await aresume(run_id, self._any_task(), **self._resume_with(options))
 
     def replay(self, run_id: str, **options: Unpack[ReplayOptions]) -> Replayed:
