@@ -209,21 +209,14 @@ def models_of_run(
         return priced(_made(stack, wanted, make))
 
     cheaper = None if shield is None else shield.fallback_model
-    return RunModels(
-        line[0],
-        tuple(line[1:]),
-        None if cheaper is None else found(cheaper),
-        {
-            source.name: found(source.escalate.model)
-            for source in template.sources
-            if source.escalate is not None and source.escalate.model is not None
-        },
-        {
-            name_of(each) if isinstance(each, Model) else each: found(each)
-            for each in template.models
-            if ours(each, limits)
-        },
-    )
+    escalations = {
+        source.name: found(source.escalate.model)
+        for source in template.sources
+        if source.escalate is not None and source.escalate.model is not None
+    }
+    asked_below = [each for each in template.models if ours(each, limits)]
+    children = {name_of(each) if isinstance(each, Model) else each: found(each) for each in asked_below}
+    return RunModels(line[0], tuple(line[1:]), None if cheaper is None else found(cheaper), escalations, children)
 
 
 def ours(asked: object, limits: Limits) -> bool:
