@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.kit import Report, always_down, down, events, named
 from tests.loop.test_compaction import Reader, reader_agent
@@ -13,11 +16,14 @@ from watchkeeper.app.agent import Agent
 from watchkeeper.app.resume import resume
 from watchkeeper.app.run import run
 from watchkeeper.core.clock import TestClock
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.runtime.events import ContextCompacted
+from watchkeeper.store.run_index import StoredRun
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolInvoked
-from watchkeeper.tools.tool import tool
+from watchkeeper.tools.tool import Tool, tool
 
 TURNS = Limits(max_turns=40)
 
@@ -112,3 +118,102 @@ def test_a_further_attempt_that_was_under_way_is_unknown_and_not_failed(tmp_path
     result = agent.resume(str(whole.run_id), store=tmp_path / "store")
     assert not tries
     assert [(each.outcome, each.attempt) for each in events(result, ToolInvoked)[-2:]] == [("unknown", 2)] * 2
+
+
+@tool(read_only=True)
+def look(number: int) -> str:
+    """Look."""
+    return f"saw {number}"
+
+
+def three_looks(request: ModelRequest) -> Any:
+    """Look three times, then end."""
+    done = sum(isinstance(message, ToolMessage) for message in request.transcript)
+    return Call("look", {"number": done}) if done < 3 else Say("finished")
+
+
+def looker(*more: Tool, **limits: Any) -> Agent[str]:
+    """Return an agent that looks three times."""
+    return Agent(ScriptedModel(three_looks), "Work.", str, tools=[look, *more], limits=Limits(**limits))
+
+
+@tool(read_only=True)
+def extra() -> str:
+    """Return nothing."""
+    return ""
+
+
+def test_a_resume_that_is_refused_changes_nothing_and_lets_go(tmp_path: Path) -> None:
+    stopped = looker(max_turns=2).run("go", store=tmp_path / "store")
+    lines = lines_of(tmp_path / "store", stopped.run_id)
+    with RunStore(tmp_path / "store") as store:
+        with pytest.raises(ConfigurationError, match="its tools changed"):
+            looker(extra).resume(str(stopped.run_id), store=store)
+        assert lines_of(tmp_path / "store", stopped.run_id) == lines
+        (run,) = store.runs()
+        assert run.stop is not None
+        result = looker(extra).resume(str(stopped.run_id)[:8], store=store, limits=TURNS, accept_changes=True)
+        assert result.output == "finished"
+
+
+def test_a_run_that_goes_on_in_the_same_process_has_not_ended(tmp_path: Path) -> None:
+    stopped = looker(max_turns=2).run("go", store=tmp_path / "store")
+    result = looker().resume(str(stopped.run_id), store=tmp_path / "store", limits=TURNS)
+    assert result.ok
+    lines = lines_of(tmp_path / "store", stopped.run_id)
+    file_of(tmp_path / "store", stopped.run_id).write_bytes(b"".join(lines[:-3]))
+    with RunStore(tmp_path / "store", read_only=True) as store:
+        (run,) = store.runs()
+    assert run.sentence() == "Interrupted: its process ended before the run did."
+
+
+def test_what_is_written_until_the_run_is_taken_over_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+
+    @tool
+    def send(number: int) -> str:
+        """Send."""
+        sent.append(number)
+        return "sent"
+
+    def step(request: ModelRequest) -> Any:
+        done = any(isinstance(message, ToolMessage) for message in request.transcript)
+        return Say("finished") if done else Call("send", {"number": 1})
+
+    agent = Agent(ScriptedModel(step), "Work.", str, tools=[send], limits=TURNS)
+    whole = agent.run("go", store=tmp_path / "store")
+    lines = lines_of(tmp_path / "store", whole.run_id)
+    begun = next(place for place, line in enumerate(lines) if b'"begun":{"kind":"tool"' in line)
+    file = file_of(tmp_path / "store", whole.run_id)
+    file.write_bytes(b"".join(lines[:begun]))
+    find = RunStore.find
+
+    def while_it_is_found(store: RunStore, prefix: str) -> StoredRun:
+        run = find(store, prefix)
+        file.write_bytes(b"".join(lines[: begun + 1]))  # the process begins the call, and dies
+        return run
+
+    monkeypatch.setattr(RunStore, "find", while_it_is_found)
+    sent.clear()
+    result = agent.resume(str(whole.run_id), store=tmp_path / "store")
+    assert sent == []
+    assert [each.outcome for each in events(result, ToolInvoked)] == ["unknown"]
+
+
+def test_a_file_that_is_shortened_while_the_run_writes_to_it_is_noticed(tmp_path: Path) -> None:
+    @tool(read_only=True)
+    def shorten() -> str:
+        """Shorten the record."""
+        (file,) = (tmp_path / "store" / "runs").iterdir()
+        os.truncate(file, file.stat().st_size // 2)
+        return ""
+
+    def step(request: ModelRequest) -> Any:
+        done = any(isinstance(message, ToolMessage) for message in request.transcript)
+        return Say("finished") if done else Call("shorten", {})
+
+    agent = Agent(ScriptedModel(step), "Work.", str, tools=[shorten], limits=TURNS)
+    result = agent.run("go", store=tmp_path / "store", clock=TestClock())
+    assert result.stop is not None
+    assert result.stop.reason == "store_failed"
+    assert "the file was shortened while it was open" in result.not_stored

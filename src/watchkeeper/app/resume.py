@@ -1,7 +1,7 @@
 """`resume`: goes on with a run whose process has died, from what is on record of it.
 
 The run keeps its id, its log and its limits; what was used before counts. Completed model calls and tool calls are not
-repeated (`loop/resume`). Everything that is not on record (the code, clients, secrets, resources) comes from the caller.
+repeated (`loop/resume`). What is not on record (the code, clients, secrets, resources) comes from the caller.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _Order(Generic[OutputT]):
 
     @contextmanager
     def store(self) -> Generator[RunStore]:
-        """Open the store; one that the caller has opened stays open."""
+        """Open the store; one that the caller has opened stays open, without the run if it was not gone on with."""
         named = self.options.get("store", DEFAULT)
         store = open_store(named)
         if store is None:
@@ -114,6 +114,7 @@ class _Order(Generic[OutputT]):
         try:
             yield store
         finally:
+            store.give_up(self.run_id)
             if store is not named:
                 store.close()
 
@@ -166,6 +167,7 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
     if run.items is not None or run.is_block:
         raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
+    store.take_over(run.run_id)  # before it is read: its process may be writing still
     on_record = [loaded(event) for event in store.events(run.run_id, past=True, calls=True)]
     envelopes = [each for each in on_record if not isinstance(each.event, CallBegun)]
     recorded = Recorded(on_record)
@@ -175,8 +177,6 @@ def taken_over(
         session = Session.restored(envelopes, recorded.started.run_context.session_id, prepare=prepare, clock=clock)
     except SessionError as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
-    if store.take_over(run.run_id) != len(envelopes):
-        raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
     spent, unknown = spent_of(on_record[recorded.first :], lambda child: spent_below(store, child))
     return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
 

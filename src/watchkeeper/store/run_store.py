@@ -270,6 +270,13 @@ class RunStore:
             self._files[UUID(run_id)] = file
             return file.last_seq
 
+    def give_up(self, prefix: str) -> None:
+        """Give up the run whose id begins with ``prefix`` if it was taken over and nothing was written since."""
+        with self._lock:
+            for run_id, file in tuple(self._files.items()):
+                if file.untouched and str(run_id).startswith(prefix.strip().lower()):
+                    self._files.pop(run_id).close()
+
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
         """Keep other threads out, refuse a closed store, and turn errors into StoreError."""
@@ -320,9 +327,7 @@ class RunStore:
             if run.damage is not None:
                 raise self._damaged(f"the run {run.run_id} cannot be read ({run.damage})")
 
-    def events(
-        self, run_id: str, after: int = 0, *, past: bool = False, calls: bool = False
-    ) -> Iterator[StoredEvent]:
+    def events(self, run_id: str, after: int = 0, *, past: bool = False, calls: bool = False) -> Iterator[StoredEvent]:
         """Yield a run's events in order, those with a sequence number above ``after``.
 
         Call it again with the last sequence number to get the events written since.
