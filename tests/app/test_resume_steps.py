@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from watchkeeper.app.agent import Agent
 from watchkeeper.app.resume import resume
 from watchkeeper.app.run import run
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.runtime.events import ContextCompacted
@@ -217,3 +218,34 @@ def test_a_file_that_is_shortened_while_the_run_writes_to_it_is_noticed(tmp_path
     assert result.stop is not None
     assert result.stop.reason == "store_failed"
     assert "the file was shortened while it was open" in result.not_stored
+
+
+def test_limits_that_were_set_when_a_run_went_on_stay_its_limits(tmp_path: Path) -> None:
+    stopped = looker(max_turns=2, deadline="1h").run("go", store=tmp_path / "store")
+    later = Limits(max_turns=40, deadline="3h")
+    first = looker().resume(str(stopped.run_id), store=tmp_path / "store", limits=later)
+    assert first.ok
+    lines = lines_of(tmp_path / "store", stopped.run_id)
+    count = behind(lines, "run_resumed") + 2
+    file_of(tmp_path / "store", stopped.run_id).write_bytes(b"".join(lines[:count]))
+    result = looker().resume(str(stopped.run_id), store=tmp_path / "store")
+    assert result.ok, result.sentence()
+    assert result.limits.max_turns == 40
+    assert isinstance(result.limits.deadline, timedelta)
+    assert timedelta(hours=2.9) < result.limits.deadline < timedelta(hours=3)
+
+
+def test_a_run_that_has_worked_to_its_deadline_says_so(tmp_path: Path) -> None:
+    clock = TestClock()
+
+    @tool
+    def wait() -> str:
+        """Wait for two hours."""
+        clock.advance(7200)
+        return ""
+
+    agent = Agent(ScriptedModel(lambda _: Call("wait", {})), "Work.", str, tools=[wait], limits=Limits(deadline="1h"))
+    stopped = agent.run("go", store=tmp_path / "store", clock=clock)
+    assert stopped.stop is not None
+    with pytest.raises(LimitsError, match="has worked for 2h, and its deadline is 1h; to go on, give it a later one"):
+        agent.resume(str(stopped.run_id), store=tmp_path / "store", clock=clock)

@@ -21,11 +21,12 @@ from watchkeeper.app.run import Request
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import ConfigurationError, SessionError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, SessionError
 from watchkeeper.core.model import Model
+from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
+from watchkeeper.loop.resume import Recorded, Resumed, limits_of, spent_of, worked_seconds
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.result import RunResult
@@ -126,7 +127,7 @@ class _Order(Generic[OutputT]):
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         recorded = resumed.recorded
-        limits = own.get("limits") or recorded.started.limit_values or Limits()
+        limits = own.get("limits") or limits_of(each.event for each in recorded.log)
         prompt, opened = self.prompt, recorded.opened
         params: dict[type[Any], Any] = {**{type(value): value for value in opened.params}, **prompt.params}
         prompt = replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
@@ -200,7 +201,17 @@ def loaded(event: StoredEvent) -> Envelope:
 
 
 def without(limits: Limits, worked: float) -> Limits:
-    """Return limits whose length of time is what is left of it; a deadline that is a moment stays."""
+    """Return limits whose length of time is what is left of it; a deadline that is a moment stays.
+
+    Raises:
+        LimitsError: If nothing is left of it.
+    """
     if not isinstance(limits.deadline, timedelta):
         return limits
-    return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(0)))
+    left = limits.deadline - timedelta(seconds=worked)
+    if left <= timedelta(0):
+        raise LimitsError(
+            f"the run has worked for {format_duration(worked)}, and its deadline is {format_duration(limits.deadline)}; to go"
+            " on, give it a later one (limits=Limits(deadline=...), --deadline)"
+        )
+    return replace(limits, deadline=left)

@@ -9,12 +9,15 @@ only if its tool is declared read-only or idempotent; otherwise the agent is tol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import ToolCall, Transcript
@@ -332,6 +335,22 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
             presumed = Presumed(1, begun.worst, begun.worst_nanos)
             usage += Usage(begun.worst, begun.worst_nanos, model_calls=1, steps=1, presumed=presumed)
     return usage, tuple(unknown)
+
+
+def limits_of(events: Iterable[object]) -> Limits:
+    """Return the limits of a run by its events: those with which it went on last, else those with which it began."""
+    limits: Limits | None = None
+    for event in events:
+        match event:
+            case RunStarted() if limits is None:
+                limits = event.limit_values
+            case RunResumed():
+                limits = event.limit_values
+                if isinstance(limits.deadline, timedelta):  # what was left of it then
+                    limits = replace(limits, deadline=limits.deadline + timedelta(seconds=event.worked_seconds))
+            case _:
+                pass
+    return limits or Limits()
 
 
 def worked_seconds(log: Sequence[Envelope]) -> float:
