@@ -16,6 +16,7 @@ from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.resume import resume
 from watchkeeper.app.run import run
+from watchkeeper.core import secrets
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.messages import ToolMessage
@@ -249,3 +250,28 @@ def test_a_run_that_has_worked_to_its_deadline_says_so(tmp_path: Path) -> None:
     assert stopped.stop is not None
     with pytest.raises(LimitsError, match="has worked for 2h, and its deadline is 1h; to go on, give it a later one"):
         agent.resume(str(stopped.run_id), store=tmp_path / "store", clock=clock)
+
+
+def test_a_call_whose_arguments_held_a_secret_is_not_made_with_what_is_on_record(tmp_path: Path) -> None:
+    secrets.hold("pw-of-the-mail-account-12345", passing=True)
+    used: list[str] = []
+
+    @tool
+    def log_in(password: str) -> str:
+        """Log in."""
+        used.append(password)
+        return "fine"
+
+    def step(request: ModelRequest) -> Any:
+        said = [message.text for message in request.transcript if isinstance(message, ToolMessage)]
+        return Say("finished") if "fine" in said else Call("log_in", {"password": "pw-of-the-mail-account-12345"})
+
+    agent = Agent(ScriptedModel(step), "Work.", str, tools=[log_in], limits=TURNS)
+    whole = agent.run("go", store=tmp_path / "store")
+    lines = lines_of(tmp_path / "store", whole.run_id)
+    assert b"pw-of-the-mail" not in b"".join(lines)
+    file_of(tmp_path / "store", whole.run_id).write_bytes(b"".join(lines[: behind(lines, "model_replied")]))
+    used.clear()
+    result = agent.resume(str(whole.run_id), store=tmp_path / "store")
+    assert used == ["pw-of-the-mail-account-12345"]
+    assert [each.outcome for each in events(result, ToolInvoked)] == ["skipped", "ok"]

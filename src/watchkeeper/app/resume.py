@@ -211,7 +211,7 @@ def without(limits: Limits, worked: float) -> Limits:
     left = limits.deadline - timedelta(seconds=worked)
     if left <= timedelta(0):
         raise LimitsError(
-            f"the run has worked for {format_duration(worked)}, and its deadline is {format_duration(limits.deadline)}; to go"
-            " on, give it a later one (limits=Limits(deadline=...), --deadline)"
+            f"the run has worked for {format_duration(worked)}, and its deadline is {format_duration(limits.deadline)};"
+            " to go on, give it a later one (limits=Limits(deadline=...), --deadline)"
         )
     return replace(limits, deadline=left)

@@ -22,6 +22,7 @@ from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import ToolCall, Transcript
 from watchkeeper.core.model import STATES, CompletionStatus, ModelReply
+from watchkeeper.core.secrets import REDACTED
 from watchkeeper.core.usage import Presumed, Usage
 from watchkeeper.kernel.turn_machine import (
     AskModel,
@@ -149,7 +150,10 @@ class Recorded:
                 begun[event.call_id] = event.attempt
                 done.pop(event.call_id, None)  # a further attempt had begun; what the one before gave is no answer
         self._place = len(self._steps)
-        return Earlier(done, begun)
+        replies = [event for event in self._steps if isinstance(event, ModelReplied)]
+        recorded = {call.call_id for reply in replies for call in reply.message.tool_calls}
+        hidden = {call.call_id for call in calls if REDACTED in call.arguments} & recorded - begun.keys()
+        return Earlier(done, begun, frozenset(hidden))
 
     def _next(self, *kinds: type[Any]) -> Any | None:
         """Take the next answer if it is of one of these types."""

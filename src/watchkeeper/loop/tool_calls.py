@@ -68,6 +68,9 @@ UNKNOWN: Final = (
 )
 """What the model is told of a call that was under way when the process ended, if it may not simply run again."""
 
+HIDDEN: Final = "{} was not run: its arguments held a secret, which is not on record. Call it again."
+"""What the model is told of a call that cannot be made because of what its arguments were."""
+
 LOOP_SECONDS: Final = 0.1
 """How long the loop may take to stop a process whose time is over, before that is done from another thread."""
 
@@ -78,10 +81,12 @@ class Earlier(msgspec.Struct, frozen=True):
     Attributes:
         done: By call id, the last attempt of those that have a result.
         begun: By call id, how many attempts of those without a result had begun.
+        hidden: Ids of the calls that had not begun and whose arguments held a secret, which is not on record.
     """
 
     done: Mapping[str, ToolInvoked]
     begun: Mapping[str, int]
+    hidden: frozenset[str] = frozenset()
 
 
 NOT_BEGUN: Final = Earlier({}, {})
@@ -181,6 +186,8 @@ class ToolCalls:
         """Attempt one call as often as its tool allows and the gate admits; return the last attempt."""
         if call.call_id in self._earlier.done:
             return Attempt("skipped", ToolResult.error(""))
+        if call.call_id in self._earlier.hidden:
+            return Attempt("skipped", ToolResult.error(HIDDEN.format(call.name)), params=call.arguments)
         tool = self._tools.get(call.name)
         if tool is None:
             offered = ", ".join(sorted(self._tools)) or "none"
