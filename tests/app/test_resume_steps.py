@@ -11,11 +11,12 @@ import pytest
 
 from tests.kit import Report, always_down, down, events, named
 from tests.loop.test_compaction import Reader, reader_agent
-from watchkeeper.accounting.limits import Limits
+from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.resume import resume
 from watchkeeper.app.run import run
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core import secrets
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
@@ -275,3 +276,24 @@ def test_a_call_whose_arguments_held_a_secret_is_not_made_with_what_is_on_record
     result = agent.resume(str(whole.run_id), store=tmp_path / "store")
     assert used == ["pw-of-the-mail-account-12345"]
     assert [each.outcome for each in events(result, ToolInvoked)] == ["skipped", "ok"]
+
+
+def test_what_the_code_of_a_tool_had_spent_before_a_stop_counts(tmp_path: Path) -> None:
+    @tool
+    def act(number: int) -> str:
+        """Make three calls of its own."""
+        with ExecutionContext(UNLIMITED) as own:
+            for _ in range(3):
+                own.wrap_tool_call(lambda: None)
+        return f"acted {number}"
+
+    def step(request: ModelRequest) -> Any:
+        done = sum(isinstance(message, ToolMessage) for message in request.transcript)
+        return Call("act", {"number": done}) if done < 3 else Say("finished")
+
+    agent = Agent(ScriptedModel(step), "Work.", str, tools=[act], limits=Limits(max_turns=2))
+    stopped = agent.run("go", store=tmp_path / "store")
+    assert stopped.usage.tool_calls == 4
+    result = agent.resume(str(stopped.run_id), store=tmp_path / "store", limits=TURNS)
+    assert result.ok
+    assert result.usage.tool_calls == 12
