@@ -23,7 +23,6 @@ from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.runtime.events import ContextCompacted
-from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
@@ -189,14 +188,13 @@ def test_what_is_written_until_the_run_is_taken_over_counts(tmp_path: Path, monk
     begun = next(place for place, line in enumerate(lines) if b'"begun":{"kind":"tool"' in line)
     file = file_of(tmp_path / "store", whole.run_id)
     file.write_bytes(b"".join(lines[:begun]))
-    find = RunStore.find
+    take_over = RunStore.take_over
 
-    def while_it_is_found(store: RunStore, prefix: str) -> StoredRun:
-        run = find(store, prefix)
-        file.write_bytes(b"".join(lines[: begun + 1]))  # the process begins the call, and dies
-        return run
+    def just_in_time(store: RunStore, run_id: str) -> int:
+        file.write_bytes(b"".join(lines[: begun + 1]))  # its process begins the call, and dies
+        return take_over(store, run_id)
 
-    monkeypatch.setattr(RunStore, "find", while_it_is_found)
+    monkeypatch.setattr(RunStore, "take_over", just_in_time)
     sent.clear()
     result = agent.resume(str(whole.run_id), store=tmp_path / "store")
     assert sent == []
