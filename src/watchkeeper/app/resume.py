@@ -22,12 +22,13 @@ from watchkeeper.app.run import Request
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import ConfigurationError, SessionError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, SessionError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.model import Model
+from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
+from watchkeeper.loop.resume import Recorded, Resumed, limits_of, spent_of, worked_seconds
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import CallBegun, RunOpened
 from watchkeeper.runtime.file_record import FilesOnRecord
@@ -169,7 +170,7 @@ class _Order(Generic[OutputT]):
 
     @contextmanager
     def store(self) -> Generator[RunStore]:
-        """Open the store; one that the caller has opened stays open."""
+        """Open the store; one that the caller has opened stays open, without the run if it was not gone on with."""
         named = self.options.get("store", DEFAULT)
         store = open_store(named)
         if store is None:
@@ -177,6 +178,7 @@ class _Order(Generic[OutputT]):
         try:
             yield store
         finally:
+            store.give_up(self.run_id)
             if store is not named:
                 store.close()
 
@@ -193,7 +195,7 @@ class _Order(Generic[OutputT]):
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         recorded = resumed.recorded
-        limits = own.get("limits") or recorded.started.limit_values or Limits()
+        limits = own.get("limits") or limits_of(each.event for each in recorded.log)
         return Request(
             as_bound(self.prompt, recorded.opened),
             self.model,
@@ -245,6 +247,7 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
     if run.items is not None or run.is_block:
         raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
+    store.take_over(run.run_id)  # before it is read: its process may be writing still
     on_record = [loaded(event) for event in store.events(run.run_id, past=True, calls=True)]
     envelopes = [each for each in on_record if not isinstance(each.event, CallBegun)]
     recorded = Recorded(on_record)
@@ -257,8 +260,6 @@ def taken_over(
     except (ConfigurationError, SessionError) as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
     refuse_waiting(run, recorded, clock)
-    if store.take_over(run.run_id) != len(envelopes):
-        raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
     files.rebuild(filesystem)
     recorded.unfinished = files.unfinished
     spent, unknown = spent_of(on_record[recorded.first :], lambda child: spent_below(store, child))
@@ -342,7 +343,17 @@ def loaded(event: StoredEvent) -> Envelope:
 
 
 def without(limits: Limits, worked: float) -> Limits:
-    """Return limits whose length of time is what is left of it; a deadline that is a moment stays."""
+    """Return limits whose length of time is what is left of it; a deadline that is a moment stays.
+
+    Raises:
+        LimitsError: If nothing is left of it.
+    """
     if not isinstance(limits.deadline, timedelta):
         return limits
-    return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(0)))
+    left = limits.deadline - timedelta(seconds=worked)
+    if left <= timedelta(0):
+        raise LimitsError(
+            f"the run has worked for {format_duration(worked)}, and its deadline is {format_duration(limits.deadline)};"
+            " to go on, give it a later one (limits=Limits(deadline=...), --deadline)"
+        )
+    return replace(limits, deadline=left)

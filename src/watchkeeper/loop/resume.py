@@ -9,16 +9,20 @@ only if its tool is declared read-only or idempotent; otherwise the agent is tol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import ToolCall, Transcript
 from watchkeeper.core.model import STATES, CompletionStatus, ModelReply
+from watchkeeper.core.secrets import REDACTED
 from watchkeeper.core.usage import Presumed, Usage
 from watchkeeper.kernel.turn_machine import (
     AskModel,
@@ -194,7 +198,10 @@ class Recorded:
                     begun.pop(event.call_id, None)
         self._place = len(self._steps)
         left = {each: self.unfinished[each] for each in wanted & self.unfinished.keys()}
-        return Earlier(done, begun, parked, frozenset(waits), left)
+        replies = [event for event in self._steps if isinstance(event, ModelReplied)]
+        recorded = {call.call_id for reply in replies for call in reply.message.tool_calls}
+        hidden = {call.call_id for call in calls if REDACTED in call.arguments} & recorded - begun.keys()
+        return Earlier(done, begun, parked, frozenset(waits), left, frozenset(hidden))
 
     def _next(self, *kinds: type[Any]) -> Any | None:
         """Take the next answer if it is of one of these types."""
@@ -354,11 +361,15 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
         used_by: Returns what a run below it has used whose end is not on this log.
     """
     usage, open_calls, open_runs = Usage(), dict[str, CallBegun](), dict[UUID, None]()
+    own: UUID | None = None
     for envelope in log:
         event = envelope.event
         match event:
             case RunStarted():
                 usage, open_calls, open_runs = Usage(), {}, {}
+                own = event.run_context.run_id
+            case RunEnded() if event.run_id == own:  # the gate has counted more than the log shows
+                usage, open_calls, open_runs = event.usage, {}, {}
             case RunResumed():
                 usage, open_calls, open_runs = event.spent, {}, {}
             case CallBegun():
@@ -393,6 +404,22 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
             presumed = Presumed(1, begun.worst, begun.worst_nanos)
             usage += Usage(begun.worst, begun.worst_nanos, model_calls=1, steps=1, presumed=presumed)
     return usage, tuple(unknown)
+
+
+def limits_of(events: Iterable[object]) -> Limits:
+    """Return the limits of a run by its events: those with which it went on last, else those with which it began."""
+    limits: Limits | None = None
+    for event in events:
+        match event:
+            case RunStarted() if limits is None:
+                limits = event.limit_values
+            case RunResumed():
+                limits = event.limit_values
+                if isinstance(limits.deadline, timedelta):  # what was left of it then
+                    limits = replace(limits, deadline=limits.deadline + timedelta(seconds=event.worked_seconds))
+            case _:
+                pass
+    return limits or Limits()
 
 
 def worked_seconds(log: Sequence[Envelope]) -> float:
