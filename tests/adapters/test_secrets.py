@@ -121,7 +121,7 @@ async def ended(model: Model, folder: Path) -> RunResult[Any]:
 
 def written(tmp_path: Path) -> str:
     """Return everything that the store's files hold."""
-    return "".join(file.read_bytes().decode("latin-1") for file in tmp_path.iterdir())
+    return "".join(file.read_bytes().decode("latin-1") for file in tmp_path.rglob("*") if file.is_file())
 
 
 KINDS = (openai, responses, anthropic, in_header, in_environment, in_url)

@@ -432,18 +432,17 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     scope = opened.scope(start.session, opened.gate, start.context)
 
     async def once_on_record(*run: Any) -> Ending:
-        if start.resumed is None or start.resumed.forked:
+        if scope.durable is not None and (start.resumed is None or start.resumed.forked):
             files, lost = files_opened(scope.filesystem, scope.clock.now())
             run_opened = _run_opened(opened, plan, lost)
             if plan.park is not None and run_opened.not_resumable:
                 why = run_opened.not_resumable
                 raise ConfigurationError(f"the run cannot park, because it cannot be resumed: {why}")
-            if scope.durable is not None:
-                scope.record(run_opened)
-                with suppress(StoreError):  # the first call waits for the store, and does not begin without it
-                    if files is not None:
-                        await scope.durable.begin_call(start.context.run_id, files)
-                    await scope.durable.barrier()
+            scope.record(run_opened)
+            with suppress(StoreError):  # the first call waits for the store, and does not begin without it
+                if files is not None:
+                    await scope.durable.begin_call(start.context.run_id, files)
+                await scope.durable.barrier()
         return await drive(*run)
 
     return await execute(plan, scope, once_on_record, start.resumed)
