@@ -1,7 +1,7 @@
 """`resume`: goes on with a run whose process has died, from what is on record of it.
 
 The run keeps its id, its log and its limits; what was used before counts. Completed model calls and tool calls are not
-repeated (`loop/resume`). Everything that is not on record (the code, clients, secrets, resources) comes from the caller.
+repeated (`loop/resume`). What is not on record (the code, clients, secrets, resources) comes from the caller.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from uuid import UUID
 from typing import Any, Generic, TypeVar, Unpack, cast
 
@@ -20,17 +19,16 @@ from watchkeeper.app.options import RunOptions, check_arguments, options_for_run
 from watchkeeper.app.run import Request
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.model import Model
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
+from watchkeeper.loop.resume import Resumed, time_left
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
-from watchkeeper.store.run_store import RunStore, StoredEvent
+from watchkeeper.store.reopen import Reader
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite import DEFAULT
 
 OutputT = TypeVar("OutputT")
@@ -135,8 +133,8 @@ class _Order(Generic[OutputT]):
     def request(self, store: RunStore) -> Request[OutputT]:
         """Take the run over, and return the request that goes on with it."""
         own, clock = self.own, self.options.get("clock", SYSTEM_CLOCK)
-        session, resumed = taken_over(store, self.run_id, own.get("prepare"), clock)
-        resumed = msgspec.structs.replace(resumed, accept_changes=own.get("accept_changes", False))
+        reader = Reader(store, accept_changes=own.get("accept_changes", False))
+        session, resumed = taken_over(reader, self.run_id, own.get("prepare"), clock)
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         recorded = resumed.recorded
@@ -147,7 +145,7 @@ class _Order(Generic[OutputT]):
         return Request(
             prompt,
             self.model,
-            without(limits, resumed.worked_seconds),
+            time_left(limits, resumed.worked_seconds),
             cast("Any", {**self.options, "store": store}),
             session,
             resumed=resumed,
@@ -155,7 +153,7 @@ class _Order(Generic[OutputT]):
 
 
 def taken_over(
-    store: RunStore, run_id: str, prepare: Callable[[Session], object] | None, clock: Clock
+    reader: Reader, run_id: str, prepare: Callable[[Session], object] | None, clock: Clock
 ) -> tuple[Session, Resumed]:
     """Take a run over from the process that has died, and rebuild its session.
 
@@ -163,45 +161,17 @@ def taken_over(
         ConfigurationError: If it has ended, or cannot be rebuilt.
         StoreError: If it is not there, is running, or cannot be read.
     """
-    run = store.find(run_id)
+    run = reader.store.find(run_id)
     if run.ended_at is not None and run.stop is None:
         raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
     if run.items is not None or run.is_block:
-        raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
-    envelopes = [loaded(event) for event in store.events(run.run_id, past=True)]
-    recorded = Recorded(envelopes)
-    if recorded.opened.not_resumable:
-        raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {recorded.opened.not_resumable}")
+        instead = "use resume_many" if run.items is not None else "only a run of an agent can be resumed"
+        raise ConfigurationError(f"the run {run.run_id} is no run of one agent; {instead}")
+    envelopes = reader.log(UUID(run.run_id))
+    resumed = reader.resumed(UUID(run.run_id))
     try:
-        session = Session.restored(envelopes, recorded.started.run_context.session_id, prepare=prepare, clock=clock)
+        session = Session.restored(envelopes, resumed.run_context.session_id, prepare=prepare, clock=clock)
     except SessionError as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
-    if store.take_over(run.run_id) != len(envelopes):
-        raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
-    spent, unknown = spent_of(envelopes[recorded.first :], lambda child: spent_below(store, child))
-    return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
-
-
-def spent_below(store: RunStore, run_id: UUID) -> Usage:
-    """Return what a run has used that was under way below another one when the process died."""
-    log = (loaded(event) for event in store.events(str(run_id)))
-    return spent_of(log, lambda child: spent_below(store, child))[0]
-
-
-def loaded(event: StoredEvent) -> Envelope:
-    """Return a stored event as it was on the log.
-
-    Raises:
-        ConfigurationError: If it cannot be read here.
-    """
-    try:
-        return event.envelope()
-    except CodecError as error:
-        raise ConfigurationError(f"event {event.seq} ({event.tag}) cannot be read here: {error}") from error
-
-
-def without(limits: Limits, worked: float) -> Limits:
-    """Return limits whose length of time is what is left of it; a deadline that is a moment stays."""
-    if not isinstance(limits.deadline, timedelta):
-        return limits
-    return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(0)))
+    reader.take_over(UUID(run.run_id))
+    return session, resumed

@@ -39,12 +39,11 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
-from watchkeeper.loop.driver import Ending, drive
-from watchkeeper.loop.resume import Resumed, digests_of
+from watchkeeper.loop.resume import Resumed
 from watchkeeper.loop.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, RunOpened
+from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -413,20 +412,13 @@ def _price_for_sdk(opened: _Opened[Any], provider: str, model: str, sent: Any) -
 async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     start = opened.start
     plan = opened.plan(opened.prompt, opened.gate)
-
     scope = opened.scope(start.session, opened.gate, start.context)
-
-    async def once_on_record(*run: Any) -> Ending:
-        if start.resumed is None:
-            await scope.announce(partial(_run_opened, opened, plan))
-        return await drive(*run)
-
-    return await execute(plan, scope, once_on_record, start.resumed)
+    return await execute(plan, scope, resumed=start.resumed, opened=partial(_to_go_on, opened))
 
 
-def _run_opened(opened: _Opened[Any], plan: RunPlan[Any]) -> RunOpened:
-    """Return what another process needs to go on with the run."""
-    prompt, options, start = opened.prompt, opened.options, opened.start
+def _to_go_on(opened: _Opened[Any]) -> dict[str, Any]:
+    """Return what another process needs to go on with the run, as fields of `RunOpened`."""
+    prompt, options = opened.prompt, opened.options
     params, variables, why = tuple(prompt.params.values()), dict(prompt.variables), ""
     try:
         check((params, variables))
@@ -435,15 +427,8 @@ def _run_opened(opened: _Opened[Any], plan: RunPlan[Any]) -> RunOpened:
     files = options.get("filesystem")
     if files is not None and not isinstance(files, HostFilesystem):
         why = why or f"what its tools change in a {type(files).__name__} is not on record"
-    return RunOpened(
-        run_id=start.context.run_id,
-        origin=options.get("origin", {}),
-        params=params,
-        variables=variables,
-        digests=digests_of(plan),
-        not_resumable=why,
-        created_at=start.clock.now(),
-    )
+    origin = options.get("origin", {})
+    return {"origin": origin, "params": params, "variables": variables, "not_resumable": why}
 
 
 def over_all(limits: Limits) -> Limits:

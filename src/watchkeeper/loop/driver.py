@@ -110,7 +110,8 @@ async def drive(
     """
     kept = scope.gate.keep_verdict() if asks_model(plan.checker) else None
     driver = _Driver(plan, scope, transcript, execute, kept)
-    driver.recorded = recorded
+    driver.recorded, driver.again = recorded, recorded is not None
+    driver.children.begun = None if recorded is None else recorded.child
     try:
         with driver.children.attached():
             return await driver.run()
@@ -166,6 +167,7 @@ class _Driver:
         self.reply: ModelReply | None = None
         self.error: BaseException | None = None
         self.recorded: Recorded | None = None
+        self.again = False
 
     async def run(self) -> Ending:
         signal: Signal = Started()
@@ -199,6 +201,8 @@ class _Driver:
         if isinstance(signal, Replied):
             self.reply = signal.reply
             self.models.recall(signal.reply, recorded.switched_to)
+        elif isinstance(command, AskModel) and recorded.switched_to is not None:
+            self.models.line.recall_switch(recorded.switched_to)
         elif isinstance(signal, Compacted) and self.compaction is not None:
             self.compaction.recall()
         return signal
@@ -214,7 +218,8 @@ class _Driver:
                 usage = self.reply.usage if self.reply else None
                 return await self.tools.run(calls, usage, self.machine.turns, earlier)
             case Observe():
-                return await self.oversight.look(self.machine.turns + 1) if self.oversight else Observed()
+                again, self.again = self.again, False
+                return await self.oversight.look(self.machine.turns + 1, again=again) if self.oversight else Observed()
             case ReadAnswer(text=text):
                 return self._read(text)
             case CheckDone(output=output):

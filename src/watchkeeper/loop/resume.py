@@ -9,18 +9,23 @@ only if its tool is declared read-only or idempotent; otherwise the agent is tol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
+from watchkeeper.accounting.limits import Limits
+from watchkeeper.children.child import BegunChild
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.ids import RunContext
 from watchkeeper.core.messages import ToolCall, Transcript
 from watchkeeper.core.model import STATES, ModelReply
-from watchkeeper.core.usage import Presumed, Usage
+from watchkeeper.core.usage import Presumed, TokenUsage, Usage
+from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.turn_machine import (
     AskModel,
     CheckDone,
@@ -57,8 +62,9 @@ from watchkeeper.runtime.events import (
     segment_of,
 )
 from watchkeeper.runtime.plan import RunPlan
-from watchkeeper.runtime.result import as_continued, transcript_of
+from watchkeeper.runtime.result import RunResult, as_continued, result_of, transcript_of
 from watchkeeper.session.log import Envelope
+from watchkeeper.session.session import Session
 from watchkeeper.session.tagging import dump
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import image_parts
@@ -67,6 +73,10 @@ STEPS = (ModelReplied, ToolInvoked, ObserversRan, CompletionChecked, ContextComp
 """Events that answer a command of the machine."""
 
 STATUSES = {state: status for status, state in STATES.items()}
+
+
+Below = Callable[[ChildStarted], BegunChild | None]
+"""Takes over a child that had begun below a run; None if there is nothing to go on with."""
 
 
 class Recorded:
@@ -78,11 +88,15 @@ class Recorded:
         opening: The conversation as it was before the first model call; the loop continues it.
         after: Number of the last event that counts.
         opened: What the run was made of.
-        switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
+        switched_to: ``provider:name`` of the model that took over for the newest turn; None if none did.
     """
 
-    def __init__(self, log: Sequence[Envelope]) -> None:
+    def __init__(self, log: Sequence[Envelope], below: Below | None = None) -> None:
         """Read the log of the session up to the interruption; the newest run on it is the one to go on with.
+
+        Args:
+            log: The whole log.
+            below: Takes over a child; None if no child can go on.
 
         Raises:
             ConfigurationError: If there is no such run, it is done, or its process died before anything was on record.
@@ -102,6 +116,13 @@ class Recorded:
             run_id = self.started.run_context.run_id
             raise ConfigurationError(f"the process of the run {run_id} died before anything was done; start a new run")
         self.opened: RunOpened = opened
+        self._below = below
+        self._children = {
+            (event.call_id, event.ordinal): event
+            for event in events
+            if isinstance(event, ChildStarted) and event.kind == "subagent" and event.call_id is not None
+        }
+        self._closed = {event.run_id for event in events if isinstance(event, ChildEnded)}
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         self._steps = [event for event in events if isinstance(event, (*STEPS, CallBegun, ModelFailed, ModelSwitched))]
         self._place = 0
@@ -114,6 +135,14 @@ class Recorded:
             return True
         return False
 
+    async def child(self, call_id: str, ordinal: int) -> BegunChild | None:
+        """Return the child that an earlier process has begun for a tool call, once; None if there is none."""
+        started = self._children.pop((call_id, ordinal), None)
+        if started is None or self._below is None:
+            return None
+        begun = await run_in_worker(self._below, started)
+        return begun and begun._replace(is_closed=started.run_context.run_id in self._closed)
+
     def answer(self, command: Command) -> Signal | None:
         """Return what the log says about a command of the loop; None if it is to be executed now."""
         match command:
@@ -125,10 +154,12 @@ class Recorded:
                 return self._observed()
             case CheckDone():
                 event = self._next(CompletionChecked)
-                if event is None:
-                    return self._stopped()
-                stopped = self._stopped()
-                return stopped or Checked(STATUSES[event.verdict], event.explanation)
+                stopped = self._stopped("checking")
+                return (
+                    stopped
+                    if event is None or stopped is not None
+                    else Checked(STATUSES[event.verdict], event.explanation)
+                )
             case Compact():
                 return self._compacted()
             case _:
@@ -158,24 +189,31 @@ class Recorded:
             return self._steps[place]
         return None
 
-    def _stopped(self) -> Stopped | None:
+    def _stopped(self, *steps: str) -> Stopped | None:
+        """Take the next answer if it says that one of these steps was stopped."""
+        place = self._place
         event = self._next(WorkStopped)
+        if event is not None and event.step not in steps:  # the next step was
+            self._place, event = place, None
         return None if event is None else Stopped(event.stop, event.text)
 
     def _asked(self) -> Signal | None:
         begun = self._place
         event = self._next(ModelReplied)
+        asked = self._steps[begun : self._place if event is not None else len(self._steps)]
+        switches = [each.to_model for each in asked if isinstance(each, ModelSwitched)]
+        self.switched_to = switches[-1] if switches else None
         if event is None:
-            return self._stopped()
-        switches = [each for each in self._steps[begun : self._place] if isinstance(each, ModelSwitched)]
-        self.switched_to = switches[-1].to_model if switches else None
+            return self._stopped("asking", "landing")
         reply = ModelReply(event.message, event.usage, event.finish, event.model, refusal=event.refusal)
         return Replied(reply)
 
     def _called(self, calls: Sequence[ToolCall]) -> Signal | None:
         """Return the results of all calls of a reply; None if one of them has none."""
         place, done = self._place, dict[str, ToolInvoked]()
-        while place < len(self._steps) and not isinstance(self._steps[place], ModelReplied | ObserversRan | WorkStopped):
+        while place < len(self._steps) and not isinstance(
+            self._steps[place], ModelReplied | ObserversRan | WorkStopped
+        ):
             event = self._steps[place]
             if isinstance(event, ToolInvoked) and event.call_id is not None:
                 done[event.call_id] = event
@@ -185,8 +223,8 @@ class Recorded:
         self._place = place
         answers = [(call, *recalled(call, done[call.call_id])) for call in calls]
         images = tuple(part for call, _, shown in answers for part in image_parts(call.name, shown))
-        stopped = self._next(WorkStopped)
-        return ToolsDone(tuple(message for _, message, _ in answers), stopped and stopped.stop, images)
+        stopped = self._stopped("calling")
+        return ToolsDone(tuple(message for _, message, _ in answers), None if stopped is None else stopped.stop, images)
 
     def _ends_with_retry(self, place: int, calls: Sequence[ToolCall], done: dict[str, ToolInvoked]) -> bool:
         """Whether the log ends within a further attempt at a call."""
@@ -194,17 +232,16 @@ class Recorded:
         return isinstance(last, CallBegun) and last.call_id in done and last.attempt > done[last.call_id].attempt
 
     def _observed(self) -> Signal | None:
-        event = self._next(ObserversRan)
-        if event is None and all(not isinstance(each, STEPS) for each in self._steps[self._place :]):
-            if not any(isinstance(each, CallBegun) for each in self._steps[self._place :]):
-                return None  # nothing follows: it is not known whether they were asked
-        stopped = self._next(WorkStopped)
-        return Observed("" if event is None else event.text, stopped and stopped.stop)
+        event, answers = self._next(ObserversRan), (*STEPS, CallBegun)
+        if event is None and not any(isinstance(each, answers) for each in self._steps[self._place :]):
+            return None  # nothing follows: it is not known whether they were asked
+        stopped = self._stopped("observing")
+        return Observed("" if event is None else event.text, None if stopped is None else stopped.stop)
 
     def _compacted(self) -> Signal | None:
         event = self._next(ContextCompacted)
         if event is None:
-            return self._stopped()
+            return self._stopped("compacting")
         return Compacted(segment_of(list(self.opening), event.opening, event.summary, event.kept))
 
 
@@ -245,6 +282,7 @@ class Resumed(msgspec.Struct, frozen=True):
         spent: What it had used, with the worst case of the calls that were under way.
         unknown: Ids of the tool calls of which nobody knows whether they had an effect.
         worked_seconds: How long it had worked.
+        below: What is part of ``spent``, by run, of runs below it whose end is not on its log.
         accept_changes: Whether prompt, tools and models may differ from those on record.
     """
 
@@ -252,7 +290,13 @@ class Resumed(msgspec.Struct, frozen=True):
     spent: Usage
     unknown: tuple[str, ...]
     worked_seconds: float
+    below: tuple[tuple[UUID, Usage], ...] = ()
     accept_changes: bool = False
+
+    @property
+    def run_context(self) -> RunContext:
+        """The identifiers of the run."""
+        return self.recorded.started.run_context
 
     def changes(self, digests: Mapping[str, str]) -> tuple[str, ...]:
         """Return what differs from the record, in the order in which the digests are named.
@@ -260,14 +304,22 @@ class Resumed(msgspec.Struct, frozen=True):
         Raises:
             ConfigurationError: If something differs, and that is not accepted.
         """
-        before = self.recorded.opened.digests
-        changed = tuple(name for name, digest in digests.items() if before.get(name, digest) != digest)
-        if changed and not self.accept_changes:
-            raise ConfigurationError(
-                f"the run {self.recorded.started.run_context.run_id} cannot go on as it was: its {' and '.join(changed)}"
-                " changed since it began; undo that, or accept it (accept_changes=True, --accept-changes)"
-            )
-        return changed
+        return changes_of(self.recorded.opened, digests, accepted=self.accept_changes)
+
+
+def changes_of(opened: RunOpened, digests: Mapping[str, str], *, accepted: bool) -> tuple[str, ...]:
+    """Return what a run is made of differently now.
+
+    Raises:
+        ConfigurationError: If something differs, and that is not accepted.
+    """
+    changed = tuple(name for name, digest in digests.items() if opened.digests.get(name, digest) != digest)
+    if changed and not accepted:
+        raise ConfigurationError(
+            f"the run {opened.run_id} cannot go on as it was: its {' and '.join(changed)} changed since it began;"
+            " undo that, or accept it (accept_changes=True, --accept-changes)"
+        )
+    return changed
 
 
 def digests_of(plan: RunPlan[Any]) -> dict[str, str]:
@@ -282,21 +334,33 @@ def digests_of(plan: RunPlan[Any]) -> dict[str, str]:
     return {name: sha256(encode(part)).hexdigest()[:16] for name, part in parts.items()}
 
 
-def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple[Usage, tuple[str, ...]]:
-    """Return what a run has used by its log, and the tool calls of which nobody knows whether they had an effect.
+class Spent(NamedTuple):
+    """What a run has used by its log.
 
-    The worst case is presumed for a model call that had begun and has neither reply nor failure.
+    Attributes:
+        usage: All of it, with the worst case of model calls that had begun and have neither reply nor failure.
+        unknown: The tool calls of which nobody knows whether they had an effect.
+        below: What is part of it, by run, of runs below it whose end is not on the log.
+    """
+
+    usage: Usage
+    unknown: tuple[str, ...] = ()
+    below: tuple[tuple[UUID, Usage], ...] = ()
+
+
+def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> Spent:
+    """Return what a run has used by its log.
 
     Args:
         log: The events of the run.
         used_by: Returns what a run below it has used whose end is not on this log.
     """
-    usage, open_calls, open_runs = Usage(), dict[str, CallBegun](), dict[UUID, None]()
+    usage, open_calls, counted, open_runs = Usage(), dict[str, CallBegun](), dict[UUID, Usage](), dict[UUID, None]()
     for envelope in log:
         event = envelope.event
         match event:
             case RunResumed():
-                usage, open_calls, open_runs = event.spent, {}, {}
+                usage, open_calls, counted = event.spent, {}, {**counted, **dict(event.below)}
             case CallBegun():
                 open_calls[event.node_id] = event
             case ModelReplied():
@@ -311,12 +375,17 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
                 usage += Usage(tool_calls=1, steps=1, retries=int(event.attempt > 1))
             case ChildStarted():
                 open_runs[event.run_context.run_id] = None
+                usage += Usage(steps=int(event.kind != "subagent"))  # a subagent that goes on is admitted again
             case ChildEnded():
+                usage += Usage(steps=int(event.kind == "subagent" and event.run_id in open_runs))
                 open_runs.pop(event.run_id, None)
-                usage += event.usage
+                usage += beyond(event.usage, counted.get(event.run_id))
+                counted[event.run_id] = event.usage
             case _:
                 pass
-    usage = sum(map(used_by, open_runs), usage)
+    below = {run_id: used_by(run_id) for run_id in open_runs}
+    for run_id, used in below.items():
+        usage += beyond(used, counted.get(run_id))
     unknown: list[str] = []
     for begun in open_calls.values():
         if begun.kind == "tool":
@@ -325,15 +394,86 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
         else:
             presumed = Presumed(1, begun.worst, begun.worst_nanos)
             usage += Usage(begun.worst, begun.worst_nanos, model_calls=1, steps=1, presumed=presumed)
-    return usage, tuple(unknown)
+    return Spent(usage, tuple(unknown), tuple(below.items()))
 
 
-def worked_seconds(log: Sequence[Envelope]) -> float:
-    """Return how long processes have worked on a run: each from its first event to its last."""
-    total, began, last = 0.0, datetime.min, datetime.min
-    for place, envelope in enumerate(log):
-        if place == 0 or isinstance(envelope.event, RunResumed):
-            total += (last - began).total_seconds() if place else 0.0
-            began = envelope.at
-        last = envelope.at
-    return total + ((last - began).total_seconds() if log else 0.0)
+def beyond(used: Usage, counted: Usage | None) -> Usage:
+    """Return the part of a run's usage that is not counted yet; a cost that is not known stays so."""
+    if counted is None:
+        return used
+    less: Any = {name: -getattr(counted, name) for name in ("model_calls", "tool_calls", "steps", "retries")}
+    presumed = Presumed(
+        -counted.presumed.calls, _negative(counted.presumed.tokens), -(counted.presumed.cost_nanos or 0)
+    )
+    return used + Usage(_negative(counted.tokens), -(counted.cost_nanos or 0), presumed=presumed, **less)
+
+
+def _negative(tokens: TokenUsage) -> TokenUsage:
+    return TokenUsage(*(-count for count in msgspec.structs.astuple(tokens)))
+
+
+def worked_seconds(log: Sequence[Envelope], last: datetime | None = None) -> float:
+    """Return how long processes have worked on a run: each from its first event to its last.
+
+    Args:
+        log: Its events.
+        last: The time of the last event of the runs below it that were under way, if there were any.
+    """
+    worked, began = 0.0, log[0].at
+    for envelope in log:
+        if isinstance(envelope.event, RunResumed):
+            worked, began = envelope.event.worked_seconds, envelope.at
+    ends = [log[-1].at] if last is None else [log[-1].at, last]
+    return worked + max((max(ends) - began).total_seconds(), 0.0)
+
+
+def time_left(limits: Limits, worked: float) -> Limits:
+    """Return limits whose length of time is what is left of it; a deadline that is a moment stays."""
+    if not isinstance(limits.deadline, timedelta):
+        return limits
+    return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(0)))
+
+
+def answered_by(log: Iterable[Envelope], first: str) -> tuple[str, ...]:
+    """Return which models answered in a run by its log, in the order of their first answers; ``first`` began."""
+    in_use, answered = first, dict[str, None]()
+    for envelope in log:
+        match envelope.event:
+            case ModelSwitched(to_model=label):
+                in_use = label
+            case ModelReplied():
+                answered[in_use] = None
+            case _:
+                pass
+    return tuple(answered)
+
+
+def result_on_record(log: Sequence[Envelope], session: Session) -> RunResult[Any] | None:
+    """Return the result of a run that has ended by its log; None if it has not, or went on afterwards.
+
+    Args:
+        log: The whole log; the newest run on it is meant.
+        session: Its session, rebuilt.
+    """
+    first = max(place for place, each in enumerate(log) if isinstance(each.event, RunStarted))
+    started, ended, limits, note = log[first].event, None, None, ""
+    for envelope in log[first:]:
+        match envelope.event:
+            case RunResumed(limit_values=values):
+                ended, limits = None, values
+            case RunEnded():
+                ended = envelope.event
+            case CompletionChecked(explanation=said):
+                note = said
+            case _:
+                pass
+    if ended is None:
+        return None
+    return result_of(
+        started,
+        ended,
+        limits=limits or started.limit_values or Limits(),
+        session=session,
+        completion_note=note,
+        answered_by=answered_by(log[first:], started.model),
+    )

@@ -9,7 +9,7 @@ asked before or after a run.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -33,7 +33,7 @@ from watchkeeper.loop.driver import Drive, drive
 from watchkeeper.loop.resume import Resumed, digests_of
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted, log_end
+from watchkeeper.runtime.events import RunEnded, RunOpened, RunResumed, RunStarted, log_end
 from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
@@ -56,7 +56,11 @@ OutputT = TypeVar("OutputT")
 
 
 async def execute(
-    plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive, resumed: Resumed | None = None
+    plan: RunPlan[OutputT],
+    scope: RunScope,
+    drive: Drive = drive,
+    resumed: Resumed | None = None,
+    opened: Callable[[], dict[str, Any]] | None = None,
 ) -> RunResult[OutputT]:
     """Run to the end and return the result; the caller that opened the gate closes it.
 
@@ -65,6 +69,7 @@ async def execute(
         scope: Session, gate, clock and files of the run.
         drive: Does the work between the events of the run's start and its end; the loop by default.
         resumed: What an earlier process has put on record of this run, or None for a new one.
+        opened: Returns what `RunOpened` says of this run beside its digests; None for a run that does not go on.
 
     Raises:
         ConfigurationError: If the plan cannot work, before anything is spent.
@@ -82,6 +87,8 @@ async def execute(
         _announce_again(plan, scope, resumed)
         transcript = recorded.opening
     try:
+        if opened is not None and resumed is None:
+            await scope.announce(partial(_opened, plan, scope, opened))
         ending = await drive(plan, scope, transcript, execute, recorded)
         await booked(scope.gate)
     except BaseException as error:
@@ -111,6 +118,7 @@ def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
         deadline=gate.deadline.at if gate.deadline else None,
         started_at=now,
         item=scope.item,
+        item_index=scope.item_index,
         parent_run_id=scope.parent_run_id,
         fallback=tuple(each.label for each in plan.fallback),
         apart=scope.apart,
@@ -142,8 +150,16 @@ def _announce_again(plan: RunPlan[Any], scope: RunScope, resumed: Resumed) -> No
             worked_seconds=resumed.worked_seconds,
             created_at=scope.clock.now(),
             changes=changes,
+            below=resumed.below,
         )
     )
+
+
+def _opened(plan: RunPlan[Any], scope: RunScope, more: Callable[[], dict[str, Any]]) -> RunOpened:
+    """Return what another process needs to go on with the run."""
+    facts = {"origin": {}, "params": (), "variables": {}, "not_resumable": "", **more()}
+    run_id, now = scope.run_context.run_id, scope.clock.now()
+    return RunOpened(run_id=run_id, digests=digests_of(plan), created_at=now, **facts)
 
 
 def _opening(plan: RunPlan[Any], scope: RunScope) -> Transcript:

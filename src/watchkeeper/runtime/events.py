@@ -47,6 +47,7 @@ class RunStarted(msgspec.Struct, frozen=True):
         fallback: The models that take over when the model cannot answer, as ``provider:name``, in order.
         apart: Whether it was started inside a run, a block or a context but is independent of it (``parent=None``).
         limit_values: The same limits as values; None in a log that was written before there were any.
+        item_index: The number of the item, from 0; an item that was begun anew has several runs.
     """
 
     run_context: RunContext
@@ -60,6 +61,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     fallback: tuple[str, ...] = ()
     apart: bool = False
     limit_values: Limits | None = None
+    item_index: int | None = None
 
 
 @event("model_replied")
@@ -188,6 +190,8 @@ class RunOpened(msgspec.Struct, frozen=True):
         digests: Of what the run was made of: ``messages``, ``tools``, ``output``, ``models``.
         not_resumable: Why no other process can go on with it; empty if one can.
         created_at: The time of the event.
+        items: A digest of each item of a run over many; empty for an item that has no typed JSON form.
+        limit_values: The limits that were given for all items, with their last turns.
     """
 
     run_id: UUID
@@ -197,11 +201,13 @@ class RunOpened(msgspec.Struct, frozen=True):
     digests: Mapping[str, str]
     not_resumable: str
     created_at: datetime
+    items: tuple[str, ...] = ()
+    limit_values: Limits | None = None
 
 
 @event("run_resumed")
 class RunResumed(msgspec.Struct, frozen=True):
-    """A run that was interrupted goes on in another process.
+    """A run that was interrupted or stopped goes on.
 
     Attributes:
         run_id: Id of the run.
@@ -215,6 +221,8 @@ class RunResumed(msgspec.Struct, frozen=True):
         worked_seconds: How long it had worked.
         created_at: The time of the event.
         changes: What differed from the record, and was accepted: see `RunOpened.digests`.
+        below: What is part of ``spent``, by run, of runs below it whose end was not on record.
+        items: Labels of the items that are done now, of a run over many.
     """
 
     run_id: UUID
@@ -227,6 +235,8 @@ class RunResumed(msgspec.Struct, frozen=True):
     worked_seconds: float
     created_at: datetime
     changes: tuple[str, ...] = ()
+    below: tuple[tuple[UUID, Usage], ...] = ()
+    items: tuple[str, ...] = ()
 
 
 @event("call_ended")
@@ -552,6 +562,7 @@ class ChildStarted:
         call_id: The tool call that asked for it, or None.
         started_at: The time of the start.
         limit_values: The same limits as values; None in a log that was written before there were any.
+        ordinal: Which of the children of this tool call it is, from 0.
     """
 
     run_context: RunContext
@@ -564,6 +575,7 @@ class ChildStarted:
     call_id: str | None
     started_at: datetime
     limit_values: Limits | None = None
+    ordinal: int = 0
 
 
 @event("child_ended")
@@ -664,10 +676,8 @@ def log_end(
 OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
 """The events of one tool call, in the order of the log."""
 
-
 KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
 """The slices of which the oversight engine's memory is a fold: what one run did, and what it was told."""
-
 
 DEFINED_ELSEWHERE: Final = (
     PromptDeadlineAssigned,
@@ -681,7 +691,6 @@ DEFINED_ELSEWHERE: Final = (
     ToolInvoked,
 )
 """Event types of a run's log besides those above: a process that can read those can read the whole log."""
-
 
 RECORDED: Final = frozenset(
     {each for each in globals().values() if isinstance(each, type) and each.__module__ == __name__}

@@ -180,8 +180,12 @@ class RunStore:
             StoreError: If they cannot be written; those of each run all are, or none.
         """
         by_run: dict[UUID, list[Item]] = {}
-        for each in batch:
-            by_run.setdefault(each[0], []).append(Item(*each))
+        for (
+            each
+        ) in batch:  # the file whose last event came first is written first: a child's end before its parent's note
+            items = by_run.pop(each[0], [])
+            items.append(Item(*each))
+            by_run[each[0]] = items
         try:
             with self._used(f"{len(batch)} events could not be written to"):
                 if self._read_only:

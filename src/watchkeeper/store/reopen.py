@@ -1,0 +1,132 @@
+"""Reads the runs of a store to go on with them: what they had done, used and begun, and the runs below them.
+
+A run is taken over from the process that has died only once all of it was read; nothing here writes an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import partial
+from uuid import UUID
+
+from watchkeeper.accounting.limits import Limits
+from watchkeeper.children.child import BegunChild
+from watchkeeper.core.codec import CodecError
+from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.usage import Usage
+from watchkeeper.loop.resume import Recorded, Resumed, result_on_record, spent_of, time_left, worked_seconds
+from watchkeeper.runtime.events import ChildStarted, ManyStarted, RunEnded, RunOpened, RunResumed, RunStarted
+from watchkeeper.session.log import Envelope
+from watchkeeper.store.run_store import RunStore, StoredEvent
+
+
+class Reader:
+    """Reads the runs of a store, to go on with them; each log is read once.
+
+    Attributes:
+        store: The store.
+        accept_changes: Whether a run may go on although it is made of other things now.
+    """
+
+    def __init__(self, store: RunStore, *, accept_changes: bool = False) -> None:
+        """Read from a store."""
+        self.store = store
+        self.accept_changes = accept_changes
+        self._logs: dict[UUID, list[Envelope]] = {}
+
+    def log(self, run_id: UUID) -> list[Envelope]:
+        """Return all events of the session of a run; none if the run is not there."""
+        if run_id not in self._logs:
+            self._logs[run_id] = [loaded(event) for event in self.store.events(str(run_id), past=True)]
+        return self._logs[run_id]
+
+    def take_over(self, run_id: UUID) -> None:
+        """Take a run over from the process that has died.
+
+        Raises:
+            ConfigurationError: If it has more events than were read.
+            StoreError: If it is running.
+        """
+        if self.store.take_over(str(run_id)) != len(self.log(run_id)):
+            raise ConfigurationError(f"the run {run_id} went on while it was read; try again")
+
+    def resumed(self, run_id: UUID) -> Resumed:
+        """Return what a run goes on with.
+
+        Raises:
+            ConfigurationError: If it cannot go on.
+        """
+        log = self.log(run_id)
+        recorded = Recorded(log, self.below)
+        if recorded.opened.not_resumable:
+            raise ConfigurationError(f"the run {run_id} cannot be resumed: {recorded.opened.not_resumable}")
+        own = log[recorded.first :]
+        spent = spent_of(own, self.used_by)
+        worked = worked_seconds(own, self.last_of(run for run, _ in spent.below))
+        return Resumed(recorded, spent.usage, spent.unknown, worked, spent.below, self.accept_changes)
+
+    def used_by(self, run_id: UUID) -> Usage:
+        """Return what a run has used, those below it included."""
+        log = newest(self.log(run_id))
+        ended = end_of(log)
+        if ended is not None:
+            return ended.usage
+        usage = spent_of(log, self.used_by).usage
+        if any(isinstance(each.event, ManyStarted) for each in log):
+            usage = sum((self.used_by(UUID(item.run_id)) for item in self.store.children(str(run_id))), usage)
+        return usage
+
+    def last_of(self, run_ids: Iterable[UUID]) -> datetime | None:
+        """Return when the last event of some runs, and of those below them that had no end, was recorded."""
+        lasts: list[datetime] = []
+        for run_id in run_ids:
+            log = newest(self.log(run_id))
+            below = self.last_of(run for run, _ in spent_of(log, self.used_by).below)
+            lasts += [log[-1].at] if log else []
+            lasts += [] if below is None else [below]
+        return max(lasts, default=None)
+
+    def below(self, started: ChildStarted) -> BegunChild | None:
+        """Take over a child that had begun; None if nothing was done in it, so that it is begun anew.
+
+        Raises:
+            ConfigurationError: If it cannot go on.
+        """
+        run_id = started.run_context.run_id
+        log = self.log(run_id)
+        if not any(isinstance(each.event, RunOpened) for each in log):
+            return None
+        result = partial(result_on_record, log)
+        child = BegunChild(started.run_context, log, started.limit_values or Limits(), Usage(), None, result, False)
+        if end_of(log) is not None:
+            return child
+        resumed = self.resumed(run_id)
+        self.take_over(run_id)
+        limits = time_left(child.limits, resumed.worked_seconds)
+        return child._replace(limits=limits, spent=resumed.spent, resumed=resumed)
+
+
+def newest(log: Sequence[Envelope]) -> Sequence[Envelope]:
+    """Return the part of a session's log that is of its newest run."""
+    first = next((each.seq for each in reversed(log) if isinstance(each.event, RunStarted | ManyStarted)), 1)
+    return log[first - 1 :]
+
+
+def end_of(log: Sequence[Envelope]) -> RunEnded | None:
+    """Return the event with which the newest run on a log has ended; None if it has not, or went on afterwards."""
+    kinds = RunEnded | RunResumed | RunStarted
+    last = next((each.event for each in reversed(log) if isinstance(each.event, kinds)), None)
+    return last if isinstance(last, RunEnded) else None
+
+
+def loaded(event: StoredEvent) -> Envelope:
+    """Return a stored event as it was on the log.
+
+    Raises:
+        ConfigurationError: If it cannot be read here.
+    """
+    try:
+        return event.envelope()
+    except CodecError as error:
+        raise ConfigurationError(f"event {event.seq} ({event.tag}) cannot be read here: {error}") from error
