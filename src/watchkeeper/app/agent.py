@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
 
 from watchkeeper.app.options import RunOptions, TaskOptions, brief, check_arguments, check_left_to_agent
 from watchkeeper.app.resume import ResumeOptions, aresume, resume
+from watchkeeper.app.resume_many import ResumeManyOptions, aresume_many, resume_many
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import ConfigurationError
@@ -160,6 +161,18 @@ class Agent(Generic[OutputT]):
         """Go on with a run of this agent whose process has died; see `watchkeeper.aresume` for the arguments."""
         return await aresume(run_id, self._any_task(), **self._resume_with(options))
 
+    def resume_many(
+        self, run_id: str, tasks: Iterable[Work], **options: Unpack[ResumeManyOptions]
+    ) -> ManyResult[OutputT]:
+        """Go on with a run of this agent over many tasks, which are given again; see `watchkeeper.aresume_many`."""
+        return resume_many(run_id, self._any_task(), items_of(tasks), label=named, **self._resume_with(options))
+
+    async def aresume_many(
+        self, run_id: str, tasks: Iterable[Work], **options: Unpack[ResumeManyOptions]
+    ) -> ManyResult[OutputT]:
+        """Go on with a run of this agent over many tasks, which are given again; see `watchkeeper.aresume_many`."""
+        return await aresume_many(run_id, self._any_task(), items_of(tasks), label=named, **self._resume_with(options))
+
     def run_many(self, tasks: Iterable[Work], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
         """Run on many tasks under one ceiling; see `watchkeeper.run_many`.
 
@@ -176,7 +189,7 @@ class Agent(Generic[OutputT]):
     def _any_task(self) -> Prompt[OutputT]:
         return Prompt(self.template).with_variables(instructions=self.instructions)
 
-    def _resume_with(self, options: ResumeOptions) -> dict[str, Any]:
+    def _resume_with(self, options: ResumeOptions | ResumeManyOptions) -> dict[str, Any]:
         return {"model": self.model, **self.options, **options}
 
     def _run_with(self, options: RunOptions) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.resume import Resumed, time_left
 from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.runtime.events import RunOpened
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.store.reopen import Reader
@@ -62,7 +63,7 @@ def resume(
 ) -> RunResult[OutputT]:
     """Go on with a run that was interrupted, to its end, and return how it ended; see `aresume` for the arguments."""
     order = _Order.of(run_id, prompt, model, options)
-    with order.store() as store:
+    with opened_store(order.options) as store:
         return cast("RunResult[OutputT]", order.request(store).wait("aresume"))
 
 
@@ -86,7 +87,7 @@ async def aresume(
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
     order = _Order.of(run_id, prompt, model, options)
-    with order.store() as store:
+    with opened_store(order.options) as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
 
@@ -117,19 +118,6 @@ class _Order(Generic[OutputT]):
         bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
         return cls(run_id, bound, model, options_for_run(given), own)
 
-    @contextmanager
-    def store(self) -> Iterator[RunStore]:
-        """Open the store; one that the caller has opened stays open."""
-        named = self.options.get("store", DEFAULT)
-        store = open_store(named)
-        if store is None:
-            raise ConfigurationError("there is no store (store=None), so there is no run to go on with")
-        try:
-            yield store
-        finally:
-            if store is not named:
-                store.close()
-
     def request(self, store: RunStore) -> Request[OutputT]:
         """Take the run over, and return the request that goes on with it."""
         own, clock = self.own, self.options.get("clock", SYSTEM_CLOCK)
@@ -139,17 +127,34 @@ class _Order(Generic[OutputT]):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         recorded = resumed.recorded
         limits = own.get("limits") or recorded.started.limit_values or Limits()
-        prompt, opened = self.prompt, recorded.opened
-        params = {**{type(value): value for value in opened.params}, **prompt.params}
-        prompt = replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
         return Request(
-            prompt,
+            with_recorded(self.prompt, recorded.opened),
             self.model,
             time_left(limits, resumed.worked_seconds),
             cast("Any", {**self.options, "store": store}),
             session,
             resumed=resumed,
         )
+
+
+@contextmanager
+def opened_store(options: RunOptions) -> Iterator[RunStore]:
+    """Open the store; one that the caller has opened stays open."""
+    named = options.get("store", DEFAULT)
+    store = open_store(named)
+    if store is None:
+        raise ConfigurationError("there is no store (store=None), so there is no run to go on with")
+    try:
+        yield store
+    finally:
+        if store is not named:
+            store.close()
+
+
+def with_recorded(prompt: Prompt[OutputT], opened: RunOpened) -> Prompt[OutputT]:
+    """Return a prompt with the values that are on record where it has none."""
+    params = {**{type(value): value for value in opened.params}, **prompt.params}
+    return replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
 
 
 def taken_over(
@@ -162,11 +167,13 @@ def taken_over(
         StoreError: If it is not there, is running, or cannot be read.
     """
     run = reader.store.find(run_id)
-    if run.ended_at is not None and run.stop is None:
-        raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
+    if run.item is not None:
+        raise ConfigurationError(f"the run {run.run_id} is an item of the run {run.parent_id}; resume that one")
     if run.items is not None or run.is_block:
         instead = "use resume_many" if run.items is not None else "only a run of an agent can be resumed"
         raise ConfigurationError(f"the run {run.run_id} is no run of one agent; {instead}")
+    if run.ended_at is not None and run.stop is None:
+        raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
     envelopes = reader.log(UUID(run.run_id))
     resumed = reader.resumed(UUID(run.run_id))
     try:

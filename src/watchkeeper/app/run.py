@@ -39,11 +39,11 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
-from watchkeeper.loop.resume import Resumed
+from watchkeeper.loop.resume import Resumed, ResumedMany, changes_of, digest_of_item, digests_of_template, time_left
 from watchkeeper.loop.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted
+from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, RunOpened, RunResumed
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -165,7 +165,7 @@ class Request(Generic[OutputT]):
     session: Session | None = None
     items: tuple[Any, ...] | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
-    resumed: Resumed | None = None
+    resumed: Resumed | ResumedMany | None = None
 
     def wait(self, twin: str) -> RunResult[OutputT] | ManyResult[OutputT]:
         """Do it on the shared loop, which may be late to begin, and wait for the end."""
@@ -193,7 +193,7 @@ class Request(Generic[OutputT]):
         resumed = self.resumed
         context = around.run_context(session.session_id, self.ids)
         if resumed is not None:
-            context = resumed.recorded.started.run_context
+            context = resumed.run_context
         late = 0.0 if called_at is None else clock.monotonic() - called_at
         limits = in_force(self.limits, session, clock, late)
         start = _Start(around, clock, session, context, limits, resumed)
@@ -296,7 +296,7 @@ class _Start:
     session: Session
     context: RunContext
     limits: Limits
-    resumed: Resumed | None = None
+    resumed: Resumed | ResumedMany | None = None
     gates: list[ExecutionContext] = field(default_factory=list[ExecutionContext])
 
     @property
@@ -378,6 +378,7 @@ class _Opened(Generic[OutputT]):
         context: RunContext,
         parent_run_id: UUID | None = None,
         item: str | None = None,
+        item_index: int | None = None,
     ) -> RunScope:
         """Return the scope of a run."""
         around = self.start.around
@@ -399,6 +400,7 @@ class _Opened(Generic[OutputT]):
             apart=around.apart,
             waits_out=item is not None and self.options.get("breakers") is None,
             durable=self.around.durable,
+            item_index=item_index,
         )
 
 
@@ -413,7 +415,8 @@ async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     start = opened.start
     plan = opened.plan(opened.prompt, opened.gate)
     scope = opened.scope(start.session, opened.gate, start.context)
-    return await execute(plan, scope, resumed=start.resumed, opened=partial(_to_go_on, opened))
+    resumed = cast("Resumed | None", start.resumed)
+    return await execute(plan, scope, resumed=resumed, opened=partial(_to_go_on, opened))
 
 
 def _to_go_on(opened: _Opened[Any]) -> dict[str, Any]:
@@ -450,11 +453,15 @@ class _Items(Generic[OutputT]):
         self.owner = asyncio.current_task()
         label = options.get("label", str)
         self.labels = tuple(one_line(label(item)) for item in items)
+        self.resumed = resumed = cast("ResumedMany | None", opened.start.resumed)
         self.results: list[RunResult[OutputT] | None] = [None] * len(items)
-        self.next = iter(range(len(items)))
+        for index, result in ({} if resumed is None else resumed.kept).items():
+            self.results[index] = result
+        self.redo = tuple(range(len(items))) if resumed is None else resumed.redo
+        self.next = iter(self.redo)
         self.began = self.clock.now()
         self.answered_at = self.clock.monotonic()
-        self.concurrency = options.get("concurrency", CONCURRENCY)
+        self.concurrency = options.get("concurrency", CONCURRENCY if resumed is None else resumed.concurrency)
         limits, each = opened.start.limits, options.get("each") or PER_ITEM
         side_by_side = max(min(self.concurrency, len(items)), 1)
         self.each = replace(
@@ -466,26 +473,15 @@ class _Items(Generic[OutputT]):
 
     async def work(self) -> ManyResult[OutputT]:
         """Run every item, and record on the parent's log how the work began and ended."""
-        opened, models, began = self.opened, self.opened.around.models, self.clock.monotonic()
-        start = opened.start
-        start.session.dispatch(
-            ManyStarted(
-                run_context=start.context,
-                prompt_name=opened.prompt.template.name,
-                model=models.first.label,
-                limits=self.gate.limits.describe(),
-                items=self.labels,
-                concurrency=self.concurrency,
-                started_at=self.clock.now(),
-                fallback=tuple(each.label for each in models.fallback),
-                parent_run_id=start.around.parent_run_id,
-                apart=start.around.apart,
-                limit_values=self.gate.limits,
-            )
-        )
+        opened, start, began = self.opened, self.opened.start, self.clock.monotonic()
+        if self.resumed is not None:
+            self._begin_again(self.resumed)
+            began -= self.resumed.worked_seconds
+        else:
+            await self._begin()
         opened.begun()
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(self.concurrency, len(self.results))):
+            for _ in range(min(self.concurrency, len(self.redo))):
                 group.create_task(self._worker())
         stop = self._stop()
         results = tuple(result or self._not_started(index, stop) for index, result in enumerate(self.results))
@@ -503,6 +499,62 @@ class _Items(Generic[OutputT]):
             )
         )
         return many
+
+    async def _begin(self) -> None:
+        """Record the start, and what another process needs to go on."""
+        opened, start, models = self.opened, self.opened.start, self.opened.around.models
+        started = ManyStarted(
+            run_context=start.context,
+            prompt_name=opened.prompt.template.name,
+            model=models.first.label,
+            limits=self.gate.limits.describe(),
+            items=self.labels,
+            concurrency=self.concurrency,
+            started_at=self.clock.now(),
+            fallback=tuple(each.label for each in models.fallback),
+            parent_run_id=start.around.parent_run_id,
+            apart=start.around.apart,
+            limit_values=self.gate.limits,
+        )
+        start.session.dispatch(started)
+        scope = opened.scope(start.session, self.gate, start.context)
+        await scope.announce(self._to_go_on)
+
+    def _digests(self) -> dict[str, str]:
+        models = self.opened.around.models
+        return digests_of_template(self.opened.prompt.template, (models.first, *models.fallback))
+
+    def _to_go_on(self) -> RunOpened:
+        return RunOpened(
+            run_id=self.opened.start.context.run_id,
+            digests=self._digests(),
+            created_at=self.clock.now(),
+            items=tuple(map(digest_of_item, self.items)),
+            limit_values=self.opened.start.limits,
+            **_to_go_on(self.opened),
+        )
+
+    def _begin_again(self, resumed: ResumedMany) -> None:
+        """Record that the run goes on.
+
+        Raises:
+            ConfigurationError: If it is made of other things than it was, and that is not accepted.
+        """
+        limits, end = self.gate.limits, self.gate.deadline
+        again = RunResumed(
+            run_id=resumed.run_context.run_id,
+            after=resumed.after,
+            limits=limits.describe(),
+            limit_values=limits,
+            deadline=None if end is None else end.at,
+            spent=resumed.spent,
+            unknown=(),
+            worked_seconds=resumed.worked_seconds,
+            created_at=self.clock.now(),
+            changes=changes_of(resumed.opened, self._digests(), accepted=resumed.accept_changes),
+            items=tuple(self.labels[index] for index in resumed.redo),
+        )
+        self.opened.start.session.dispatch(again)
 
     def _stop(self) -> Stop | None:
         """Return what ended the work over all items, if any item was left undone."""
@@ -553,15 +605,23 @@ class _Items(Generic[OutputT]):
     async def _item(self, index: int) -> RunResult[OutputT]:
         """Run one item in a session and under a gate of its own."""
         opened, label = self.opened, self.labels[index]
-        session, context = self._session_of_item()
+        going_on = None if self.resumed is None else self.resumed.going_on.get(index)
+        limits, spent, resumed = self.each, None, None
+        if going_on is None:
+            session, context = self._session_of_item()
+        else:
+            log, resumed = going_on
+            limits, spent, context = time_left(limits, resumed.worked_seconds), resumed.spent, resumed.run_context
+            session = opened.start.session.child(session_id=context.session_id, earlier=log)
         unwatch = opened.around.watch(session, context.run_id)
         task = asyncio.current_task()
         try:
-            with self.gate.child(self.each, label, carve=False, on_event=session.dispatch) as gate:
+            with self.gate.child(limits, label, carve=False, on_event=session.dispatch, spent=spent) as gate:
                 item = self.items[index]
                 bound = opened.prompt.bind(*(item if isinstance(item, tuple) else (item,)))
-                scope = opened.scope(session, gate, context, opened.start.context.run_id, label)
-                return await execute(opened.plan(bound, gate), scope)
+                scope = opened.scope(session, gate, context, opened.start.context.run_id, label, index)
+                plan = opened.plan(bound, gate)
+                return await execute(plan, scope, resumed=resumed, opened=partial(_to_go_on, opened))
         except BaseException as error:
             if task is not None and self.owner is not None and not self.owner.cancelling():
                 while task.cancelling():  # by the item's own code: a caller that ends the job cancels all items
@@ -578,6 +638,9 @@ class _Items(Generic[OutputT]):
         return session, derive_child_run_context(self.opened.start.context, session.session_id, self.ids)
 
     def _not_started(self, index: int, stop: Stop | None) -> RunResult[OutputT]:
+        if index not in self.redo:
+            left = Stop("error", "caller", "It was left as it was: other items were asked for.")
+            return self._without_run(index, left, *self._session_of_item(), None)
         why = stop or Stop("error", "loop", "The item was not started.")
         said = replace(why, message=f"Not started: {why.message}")
         result = self._without_run(index, said, *self._session_of_item(), None)

@@ -19,7 +19,7 @@ import msgspec
 
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.children.child import BegunChild
-from watchkeeper.core.codec import encode
+from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.messages import ToolCall, Transcript
@@ -43,6 +43,8 @@ from watchkeeper.kernel.turn_machine import (
 )
 from watchkeeper.loop.tool_calls import Earlier, recalled
 from watchkeeper.prompt.evaluation import PromptRendered
+from watchkeeper.prompt.output import output_schema
+from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import (
     CallBegun,
     ChildEnded,
@@ -61,7 +63,7 @@ from watchkeeper.runtime.events import (
     WorkStopped,
     segment_of,
 )
-from watchkeeper.runtime.plan import RunPlan
+from watchkeeper.runtime.plan import PricedModel, RunPlan
 from watchkeeper.runtime.result import RunResult, as_continued, result_of, transcript_of
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
@@ -271,6 +273,8 @@ def _counts(event: object) -> bool:
     """Whether an event near the end of a stopped run is work, and not a part of its last turn."""
     if isinstance(event, ModelReplied):
         return not event.landing
+    if isinstance(event, CallBegun):
+        return event.kind == "tool"  # it was broken off, and nobody knows whether it had its effect
     return isinstance(event, ToolInvoked | PromptRendered | RunOpened | ContextCompacted | RunStarted | RunResumed)
 
 
@@ -307,6 +311,34 @@ class Resumed(msgspec.Struct, frozen=True):
         return changes_of(self.recorded.opened, digests, accepted=self.accept_changes)
 
 
+class ResumedMany(msgspec.Struct, frozen=True):
+    """What a run over many items goes on with.
+
+    Attributes:
+        run_context: The identifiers of the whole.
+        after: Number of its last event.
+        opened: What it was made of.
+        concurrency: How many items ran at once.
+        kept: By index, the results that stand.
+        going_on: By index, log and record of the items that were interrupted.
+        redo: The indexes of the items that are done now, in order.
+        spent: What all items have used.
+        worked_seconds: How long the whole had worked.
+        accept_changes: Whether prompt, tools and models may differ from those on record.
+    """
+
+    run_context: RunContext
+    after: int
+    opened: RunOpened
+    concurrency: int
+    kept: Mapping[int, RunResult[Any]]
+    going_on: Mapping[int, tuple[Sequence[Envelope], Resumed]]
+    redo: tuple[int, ...]
+    spent: Usage
+    worked_seconds: float
+    accept_changes: bool = False
+
+
 def changes_of(opened: RunOpened, digests: Mapping[str, str], *, accepted: bool) -> tuple[str, ...]:
     """Return what a run is made of differently now.
 
@@ -325,13 +357,36 @@ def changes_of(opened: RunOpened, digests: Mapping[str, str], *, accepted: bool)
 def digests_of(plan: RunPlan[Any]) -> dict[str, str]:
     """Return digests of what a run is made of, by which a change is noticed."""
     prompt = plan.prompt
-    parts: dict[str, Any] = {
-        "messages": [dump(message) for message in prompt.messages],
-        "tools": [[tool.name, tool.description, tool.schema] for tool in prompt.tools],
-        "output": None if prompt.output is None else prompt.output.schema,
-        "models": [each.label for each in plan.models],
-    }
+    return _digests(
+        messages=[dump(message) for message in prompt.messages],
+        tools=[[tool.name, tool.description, tool.schema] for tool in prompt.tools],
+        output=None if prompt.output is None else prompt.output.schema,
+        models=[each.label for each in plan.models],
+    )
+
+
+def digests_of_template(template: PromptTemplate[Any], models: Iterable[PricedModel]) -> dict[str, str]:
+    """Return digests of what all items of a run over many are made of, by which a change is noticed."""
+    sections = [*template.walk()]
+    output = output_schema(template.output_type)
+    return _digests(
+        messages=[[section.title, section.template] for section in sections],
+        tools=[[tool.name, tool.description, tool.schema] for section in sections for tool in section.tools],
+        output=None if output is None else output.schema,
+        models=[each.label for each in models],
+    )
+
+
+def _digests(**parts: Any) -> dict[str, str]:
     return {name: sha256(encode(part)).hexdigest()[:16] for name, part in parts.items()}
+
+
+def digest_of_item(item: object) -> str:
+    """Return a digest of an item; an empty text if it has no typed JSON form."""
+    try:
+        return sha256(encode(dump(item))).hexdigest()[:16]
+    except CodecError:
+        return ""
 
 
 class Spent(NamedTuple):

@@ -22,7 +22,7 @@ import msgspec
 
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunResumed, RunStarted
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS
 from watchkeeper.store.run_file import PRIVATE_FILE, SUFFIX, is_owned, last_lines, read_lines
@@ -53,6 +53,7 @@ UNKNOWN: Final = datetime.min.replace(tzinfo=UTC)
 BEGINNINGS: Final = frozenset({tag_of(RunStarted), tag_of(ManyStarted)})
 """Tags of a run's first event; its number is not 1 where the run continues a session."""
 
+RESUMED: Final = tag_of(RunResumed)
 ENDINGS: Final = frozenset({tag_of(RunEnded), tag_of(ManyEnded)})
 
 NOT_BEGUN: Final = "the event of its beginning is missing"
@@ -90,6 +91,8 @@ class StoredRun:
         usage: Everything it used, its children included, as JSON-able data, once it ended.
         damage: Why its file cannot be read; None for an intact one. Of a damaged run only the id is certain.
         running: Whether a living process works on it.
+        item_index: The number of its item, from 0, if it is one of many.
+        superseded: Whether the item was begun anew by a later run; known only among the children of a run.
     """
 
     run_id: str
@@ -112,6 +115,8 @@ class StoredRun:
     usage: dict[str, Any] | None
     damage: str | None = None
     running: bool = False
+    item_index: int | None = None
+    superseded: bool = False
 
     @property
     def tool_calls(self) -> int | None:
@@ -190,7 +195,7 @@ def _ending(file: BinaryIO) -> dict[str, Any] | None:
     for line in islice(last_lines(file), TAIL_LINES):
         if line.tag in ENDINGS and not line.past:
             return as_fields(untyped(json.loads(bytes(line.body))))
-        if line.owner is not None:
+        if line.owner is not None or line.tag == RESUMED:
             return None
     return None
 
@@ -228,6 +233,7 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
         items=None if labels is None else len(labels),
         limits=as_text(began["limits"]),
         started_at=datetime.fromisoformat(began["started_at"]),
+        item_index=None if (index := began.get("item_index")) is None else whole(index),
         **{**NOT_ENDED, **ended},
     )
 
@@ -284,7 +290,7 @@ def untyped(data: Any) -> Any:
 # --- the index ------------------------------------------------------------------------------------------------------
 
 NAME: Final = "index.sqlite3"
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the tables; an index of another version is made anew."""
 
 BUSY_SECONDS: Final = 0.5
@@ -322,7 +328,10 @@ class RunIndex:
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
         """Return the runs directly below a run, in the order in which they began."""
-        return self._select(_CHILDREN, run_id)
+        runs = self._select(_CHILDREN, run_id)
+        newest = {run.item_index: run.run_id for run in runs}
+        later = [run.item_index is not None and newest[run.item_index] != run.run_id for run in runs]
+        return tuple(replace(run, superseded=True) if old else run for run, old in zip(runs, later, strict=True))
 
     def beginning_with(self, prefix: str) -> tuple[StoredRun, ...]:
         """Return up to four runs whose ids begin with a prefix."""

@@ -107,7 +107,7 @@ class RunStore:
     Attributes:
         path: The folder.
         failure: The first write that failed, if one did.
-        first_run: The first run whose beginning was written through this object, or None.
+        first_run: The first run whose beginning was written through this object, or that it took over, or None.
         closed: Whether it was closed; no write works any more.
     """
 
@@ -244,6 +244,7 @@ class RunStore:
                 raise OSError(str(error)) from error
             self._names[run_id] = path.name.removesuffix(SUFFIX)
             self._files[run_id] = file
+            self.first_run = self.first_run or UUID(run_id)
             return file.last_seq
 
     @contextmanager
