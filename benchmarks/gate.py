@@ -24,6 +24,8 @@ from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.containment.record import Node
+from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, ToolCallContext
@@ -268,14 +270,8 @@ class Deny:
         return Decision.HALT
 
 
-class NoTicket(Ticket):
-    """Stands in for a ticket where the bare work is measured."""
-
-    def __init__(self) -> None:
-        """Hold nothing."""
-
-
-NO_TICKET = NoTicket()
+NO_TICKET = Ticket(Node(0, None, "tool", "", 0.0), 0, CancellationToken())
+"""Stands in for a ticket where the bare work is measured."""
 
 
 async def measure() -> None:

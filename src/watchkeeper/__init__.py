@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from watchkeeper.accounting.limits import Landing as Landing, Limits as Limits
     from watchkeeper.app.agent import Agent as Agent
     from watchkeeper.app.contained import contained as contained
+    from watchkeeper.app.resume import ResumeOptions as ResumeOptions, aresume as aresume, resume as resume
     from watchkeeper.app.run import arun as arun, arun_many as arun_many, run as run, run_many as run_many
     from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
@@ -43,6 +44,7 @@ else:
             "accounting.limits": "Landing Limits",
             "app.agent": "Agent",
             "app.contained": "contained",
+            "app.resume": "ResumeOptions aresume resume",
             "app.run": "arun arun_many run run_many",
             "containment.config": "ExecutionConfig",
             "containment.execution_context": "ExecutionContext",
@@ -68,4 +70,4 @@ else:
 
 __version__: Final = "0.1.0"
 
-provide("terminal", "watchkeeper.app.terminal", "Terminal")  # where a ToolPermissionHook asks by default
+provide("terminal", "watchkeeper.shield.terminal", "Terminal")  # where a ToolPermissionHook asks by default

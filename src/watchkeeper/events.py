@@ -8,16 +8,17 @@ if TYPE_CHECKING:
     from watchkeeper.prompt.advice import Assessment as Assessment, Feedback as Feedback, Observation as Observation
     from watchkeeper.prompt.evaluation import PromptDeadlineAssigned as PromptDeadlineAssigned
     from watchkeeper.prompt.evaluation import PromptExecuted as PromptExecuted, PromptRendered as PromptRendered
-    from watchkeeper.runtime.events import AdviceAcknowledged as AdviceAcknowledged, CallEnded as CallEnded
-    from watchkeeper.runtime.events import ChildEnded as ChildEnded, ChildStarted as ChildStarted
-    from watchkeeper.runtime.events import CompletionChecked as CompletionChecked, ContextCompacted as ContextCompacted
-    from watchkeeper.runtime.events import EscalationTaken as EscalationTaken, ItemEnded as ItemEnded
-    from watchkeeper.runtime.events import ManyEnded as ManyEnded, ManyStarted as ManyStarted
+    from watchkeeper.runtime.events import AdviceAcknowledged as AdviceAcknowledged, CallBegun as CallBegun
+    from watchkeeper.runtime.events import CallEnded as CallEnded, ChildEnded as ChildEnded
+    from watchkeeper.runtime.events import ChildStarted as ChildStarted, CompletionChecked as CompletionChecked
+    from watchkeeper.runtime.events import ContextCompacted as ContextCompacted, EscalationTaken as EscalationTaken
+    from watchkeeper.runtime.events import ItemEnded as ItemEnded, ManyEnded as ManyEnded, ManyStarted as ManyStarted
     from watchkeeper.runtime.events import ModelFailed as ModelFailed, ModelReplied as ModelReplied
     from watchkeeper.runtime.events import ModelSwitched as ModelSwitched, NoticeAppended as NoticeAppended
     from watchkeeper.runtime.events import ObserversRan as ObserversRan, ReducerFailed as ReducerFailed
-    from watchkeeper.runtime.events import RunEnded as RunEnded, RunStarted as RunStarted, SourceRan as SourceRan
-    from watchkeeper.runtime.events import StoreFailed as StoreFailed
+    from watchkeeper.runtime.events import RunEnded as RunEnded, RunOpened as RunOpened, RunResumed as RunResumed
+    from watchkeeper.runtime.events import RunStarted as RunStarted, SourceRan as SourceRan, StoreFailed as StoreFailed
+    from watchkeeper.runtime.events import WorkStopped as WorkStopped
     from watchkeeper.session.log import Envelope as Envelope, RolledBack as RolledBack, SessionReset as SessionReset
     from watchkeeper.session.log import SliceEdited as SliceEdited, StateInherited as StateInherited
     from watchkeeper.shield.decision import SafetyEvent as SafetyEvent
@@ -30,9 +31,10 @@ else:
             "prompt.advice": "Assessment Feedback Observation",
             "prompt.evaluation": "PromptDeadlineAssigned PromptExecuted PromptRendered",
             "runtime.events": (
-                "AdviceAcknowledged CallEnded ChildEnded ChildStarted CompletionChecked ContextCompacted "
+                "AdviceAcknowledged CallBegun CallEnded ChildEnded ChildStarted CompletionChecked ContextCompacted "
                 "EscalationTaken ItemEnded ManyEnded ManyStarted ModelFailed ModelReplied ModelSwitched "
-                "NoticeAppended ObserversRan ReducerFailed RunEnded RunStarted SourceRan StoreFailed"
+                "NoticeAppended ObserversRan ReducerFailed RunEnded RunOpened RunResumed RunStarted SourceRan "
+                "StoreFailed WorkStopped"
             ),
             "session.log": "Envelope RolledBack SessionReset SliceEdited StateInherited",
             "shield.decision": "SafetyEvent",

@@ -18,6 +18,7 @@ from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.run import arun_many, run_many
 from watchkeeper.children.child import ChildTask, children_of
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, RunStoppedError
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
@@ -233,6 +234,20 @@ def test_items_that_were_not_started_are_told_what_ended_the_whole() -> None:
     assert many.results[-1].stop.message == f"Not started: {many.stop.message}"
 
 
+def test_many_inside_a_context_name_its_deadline_and_not_what_was_left_of_it() -> None:
+    clock = TestClock()
+
+    class Slow(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            await clock.sleep(500)
+            return await super().turn(request)
+
+    with ExecutionContext(Limits(deadline="40m"), clock=clock):
+        clock.advance(1200)
+        many = over(model=Slow(failing(set())), clock=clock, concurrency=1)
+    assert many.stop.message.startswith("The whole run reached its deadline of 40m")
+
+
 def test_an_item_that_fills_its_context_ends_alone() -> None:
     """Its stop names the context as the limit; that is none over all items."""
 
@@ -309,11 +324,52 @@ def test_a_provider_that_is_gone_ends_the_work_long_before_the_deadline() -> Non
     assert 600 <= clock.monotonic() < 1200
 
 
+def test_an_item_without_an_answer_ends_no_others_while_one_that_takes_long_gets_answers() -> None:
+    clock, lost = TestClock(), asyncio.Event()
+
+    class Uneven(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            opening: Any = request.transcript[0]
+            await asyncio.sleep(0)
+            if "item 1." in opening.text:
+                await lost.wait()
+            elif "item 0." in opening.text:
+                clock.advance(120)
+                if clock.monotonic() > 700:
+                    lost.set()
+            return await super().turn(request)
+
+    def script(request: ModelRequest) -> Any:
+        opening: Any = request.transcript[0]
+        if "item 1." in opening.text:
+            return ProviderError("the connection was lost", fault="auth")
+        takes_long = "item 0." in opening.text and len(request.transcript) < 15
+        return Call("step") if takes_long else "done"
+
+    ends = run_many(template(step), NUMBERED, model=Uneven(script), store=None, clock=clock, concurrency=2)
+    assert [result.ok for result in ends.results] == [True, False, True, True, True, True]
+    assert ends.stop is None
+
+
 def test_an_error_that_will_not_pass_opens_no_breaker() -> None:
     clock = TestClock()
     many = over(MANY, failing({item.name for item in MANY}, "auth"), clock=clock)
     assert {result.stop.reason for result in many.results} == {"provider_error"}
     assert clock.monotonic() == 0
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        Limits(account="a", account_limit="$1/day"),
+        Limits(deadline=TestClock().now() - timedelta(days=1)),
+    ],
+)
+def test_limits_for_each_item_that_hold_for_none_are_refused_before_the_first(each: Limits) -> None:
+    model = ScriptedModel(obedient)
+    with pytest.raises(ConfigurationError, match=r"the whole run|is over already"):
+        over(model=model, each=each)
+    assert not model.requests
 
 
 def test_limits_for_each_item_end_that_item_alone() -> None:
@@ -606,6 +662,53 @@ async def test_cancelling_the_job_is_raised() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_job_that_is_broken_off_has_its_end_on_record(tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    class Hanging(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            begun.set()
+            await asyncio.Event().wait()
+            return await super().turn(request)
+
+    with RunStore(tmp_path / "runs.db") as store:
+        task = asyncio.ensure_future(arun_many(template(), NUMBERED, model=Hanging(script), store=store))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        whole = next(run for run in store.runs() if run.items is not None)
+    assert whole.ended_at is not None
+    assert (whole.items_done, whole.items) == (0, len(NUMBERED))
+    assert whole.stop is not None
+    assert whole.stop["reason"] == "aborted"
+
+
+@pytest.mark.parametrize(
+    ("items", "options"),
+    [
+        (NUMBERED * 20, {"limits": Limits(max_steps=1)}),
+        (NUMBERED * 20, {"each": Limits(max_total_tokens=1)}),
+        (["no item"] * 120, {}),
+    ],
+    ids=["not started", "refused", "not bound"],
+)
+async def test_other_work_gets_its_turn_between_items_that_wait_for_nothing(items: list[Any], options: Any) -> None:
+    turns = 0
+
+    async def other_work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(other_work())
+    ends = await arun_many(template(), items, model=ScriptedModel(script), store=None, concurrency=1, **options)
+    other.cancel()
+    assert len(ends.not_done) >= 119
+    assert turns >= len(items)
 
 
 def test_tools_and_their_children_that_time_out_together_lose_no_item() -> None:

@@ -73,6 +73,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "on_store_failure": ("ignore", "on_store_failure='ignore' must be 'stop' or 'go_on'"),
     "ledger": (None, "ledger=None must be a path or an open ledger"),
     "raise_on_stop": ("no", "raise_on_stop='no' must be True or False"),
+    "origin": ("a file", "origin='a file' must be a dict of plain values"),
     "parent": ("run", "parent=.run. must be None, for an independent run"),
     "clock": (3, "clock=3 must be a Clock"),
     "ids": (random.Random, "ids=.* must be an IdSource"),

@@ -211,12 +211,12 @@ def test_it_goes_on_from_every_line_and_does_nothing_twice(
 
         invoked = [each for each in below(lines, "tool_invoked", count) if each["name"] == "post"]
         before = {each["params"]["step"] for each in invoked}
-        begun = [each for each in below(lines, "call_begun", count) if each["kind"] == "tool"]
+        begun = lines.begun("tool", count)
         unknown = len(begun) - len(invoked)
         assert not before & {*world.posted}, (count, "posted twice")
         assert len(before) + len(world.posted) + unknown == len(POSTED), count
 
-        asked = [each for each in below(lines, "call_begun", count) if each["kind"] == "llm"]
+        asked = lines.begun("llm", count)
         answered = len(below(lines, "model_replied", count)) + len(below(lines, "model_failed", count))
         interrupted = len(asked) - answered
         failed = len(below(lines, "model_failed", count)) - len(below(lines, "model_switched", count))
@@ -244,7 +244,7 @@ def asked_anew(lines: Written, count: int) -> Usage:
     """Return what judges and summaries had used whose word is not on record: they are asked anew."""
     said = {"verdict": "completion_checked", "summary": "context_compacted"}
     started = [each for each in below(lines, "child_started", count) if each["kind"] in said]
-    lost = {each["run_context"]["run_id"]["value"] for each in started if not below(lines, said[each["kind"]], count)}
+    lost = {each["run_context"]["run_id"] for each in started if not below(lines, said[each["kind"]], count)}
     replies = [
         json.loads(line)["body"]["usage"]
         for name, line in lines.lines[:count]

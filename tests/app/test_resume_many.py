@@ -94,12 +94,10 @@ def test_it_goes_on_from_every_line(tmp_path: Path) -> None:
         assert [each.item for each in result] == TASKS
         assert result.run_id == undisturbed.run_id
         before = sent_before(lines, count)
-        begun = Counter(b'"kind":"tool"' in line for line in lines.with_tag("call_begun", count))[True]
-        unknown = begun - before.total()
+        unknown = len(lines.begun("tool", count)) - before.total()
         assert not {*before} & {*world.sent}, count
         assert before.total() + unknown + len(world.sent) == len(TASKS), count
-        asked = [line for line in lines.with_tag("call_begun", count) if b'"kind":"llm"' in line]
-        interrupted = len(asked) - len(lines.with_tag("model_replied", count))
+        interrupted = len(lines.begun("llm", count)) - len(lines.with_tag("model_replied", count))
         assert result.usage.presumed.calls == interrupted
         assert result.usage.model_calls == undisturbed.usage.model_calls + interrupted
         settled = result.usage.tokens.total - result.usage.presumed.tokens.total

@@ -17,7 +17,7 @@ from tests.kit import ScriptedModel
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.contained import contained
-from watchkeeper.app.listener import Listener, one_by_one
+from watchkeeper.runtime.listener import Listener, one_by_one
 from watchkeeper.app.surroundings import TERM_SECONDS, Interrupts
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock, running_loop

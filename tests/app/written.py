@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from watchkeeper.store.run_file import RunFile
@@ -25,6 +27,11 @@ class Written:
     def with_tag(self, tag: str, count: int) -> list[bytes]:
         """Return the events of a type among the first lines."""
         return [line for _, line in self.lines[:count] if f'"tag":"{tag}"'.encode() in line]
+
+    def begun(self, kind: str, count: int) -> list[dict[str, Any]]:
+        """Return the calls of a kind that have begun within the first lines."""
+        calls = [json.loads(line)["begun"] for _, line in self.lines[:count] if line.startswith(b'{"begun":')]
+        return [call for call in calls if call["kind"] == kind]
 
     def cut(self, count: int, store: Path) -> Path:
         """Make a store whose process died after these many lines, within the next one."""

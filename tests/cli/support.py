@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+from zlib import crc32
 
 import pytest
 
@@ -221,3 +224,23 @@ class Processes:
         self.end_latest()
         self._control.close()
         self._server.wait(60)
+
+
+def sealed(head: bytes) -> bytes:
+    """Return a line with its checksum, given what is before that: what a program of somebody else might write."""
+    return head + b',"crc":"%08x"}\n' % crc32(head)
+
+
+def rewritten(line: bytes, old: str, new: str) -> bytes:
+    """Return a line in which something is replaced, with a checksum that fits."""
+    changed = re.sub(old.encode(), new.encode(), line[: line.rindex(b',"crc"')], count=1)
+    assert changed != line[: line.rindex(b',"crc"')]
+    return sealed(changed)
+
+
+def damage(file: Path, tag: str, harm: Callable[[bytes], bytes]) -> None:
+    """Damage the line of an event."""
+    lines = file.read_bytes().splitlines(keepends=True)
+    place = next(place for place, line in enumerate(lines) if f'"tag":"{tag}"'.encode() in line)
+    lines[place] = harm(lines[place])
+    file.write_bytes(b"".join(lines))

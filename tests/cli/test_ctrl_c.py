@@ -343,7 +343,7 @@ def test_a_run_that_is_killed_leaves_what_it_had_done(start: Callable[..., Runni
         check=True,
     )
     assert "● model  turn 1" in done.stdout
-    assert done.stdout.splitlines()[-1] == "Not ended: it is still running, or its process died."
+    assert done.stdout.splitlines()[-1] == "Interrupted: its process ended before the run did."
 
 
 # --- SIGTERM and SIGHUP -----------------------------------------------------------------------------------------------

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
-from tests.cli.support import CommandLine
+from tests.cli.support import CommandLine, damage, rewritten, sealed
 from tests.kit import ScriptedModel, agent
 from watchkeeper.app.run import run
 from watchkeeper.core.errors import StoreError
@@ -45,30 +43,10 @@ def change(path: Path, statement: str, *values: object) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def sealed(head: bytes) -> bytes:
-    """Return a line with its checksum, given what is before that: what a program of somebody else might write."""
-    return head + b',"crc":"%08x"}\n' % crc32(head)
-
-
-def rewritten(line: bytes, old: str, new: str) -> bytes:
-    """Return a line in which something is replaced, with a checksum that fits."""
-    changed = re.sub(old.encode(), new.encode(), line[: line.rindex(b',"crc"')], count=1)
-    assert changed != line[: line.rindex(b',"crc"')]
-    return sealed(changed)
-
-
-def damage(file: Path, tag: str, harm: Callable[[bytes], bytes]) -> None:
-    """Damage the line of an event."""
-    lines = file.read_bytes().splitlines(keepends=True)
-    (place,) = [place for place, line in enumerate(lines) if f'"tag":"{tag}"'.encode() in line]
-    lines[place] = harm(lines[place])
-    file.write_bytes(b"".join(lines))
-
-
 ENDS: dict[str, Callable[[bytes], bytes]] = {
     "stop without a message": lambda line: rewritten(line, '"stop":null', '"stop":{"reason":"x"}'),
     "stop of another kind": lambda line: rewritten(line, '"stop":null', '"stop":[1]'),
-    "end": lambda line: rewritten(line, '"ended_at":{[^}]*}', '"ended_at":"yesterday"'),
+    "end": lambda line: rewritten(line, '"ended_at":"[^"]*"', '"ended_at":"yesterday"'),
     "a text for a number": lambda line: rewritten(line, '"input_tokens":[0-9]+', '"input_tokens":"many"'),
     "usage": lambda line: rewritten(line, '"usage":{', '"usage":3,"was":{'),
     "no object": lambda line: rewritten(line, '"body":{.*}', '"body":[]'),

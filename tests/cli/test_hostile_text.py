@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tests.cli.support import CommandLine, Said
+from tests.cli.support import CommandLine, Said, sealed
 
 AGENT = '''
 import json
@@ -155,17 +155,24 @@ def test_a_settings_file_is_quoted_harmlessly(cli: CommandLine) -> None:
 
 
 def test_a_stored_run_of_others_is_shown_harmlessly(cli: CommandLine) -> None:
-    """A store may be changed by whoever can write the file."""
-    import sqlite3
-
+    """A store may be changed by whoever can write its files."""
     assert cli.run("--store", "runs.db", "--max-turns", "1", "-p", "folder=x").code == 1
     run_id = json.loads(cli("runs", "--store", "runs.db", "--json").out)[0]["run_id"]
     evil = f"\x1b]0;x\x07\n{FORGED}"
-    with sqlite3.connect(cli.folder / "runs.db") as store:
-        store.execute("UPDATE runs SET limits = ?1, prompt = ?1, model = ?1, item = ?1", (evil,))
-        store.execute("UPDATE runs SET stop = ?", (json.dumps({"reason": evil, "message": "m" + evil}),))
-        store.execute("UPDATE events SET tag = ? WHERE tag = 'prompt_rendered'", (evil,))
-    store.close()
+    file = cli.folder / "runs.db" / "runs" / f"{run_id}.jsonl"
+    lines: list[bytes] = []
+    for raw in file.read_bytes().splitlines():
+        line = json.loads(raw)
+        body = line.get("body")
+        if line.get("tag") == "run_started":
+            body |= dict.fromkeys(("limits", "prompt_name", "model", "item"), evil)
+        if line.get("tag") == "run_ended":
+            body["stop"] = {"reason": evil, "message": "m" + evil}
+        if line.get("tag") == "prompt_rendered":
+            line["tag"] = evil
+        del line["crc"]
+        lines.append(sealed(json.dumps(line).encode()[:-1]))
+    file.write_bytes(b"".join(lines))
     for said in (cli("runs", "--store", "runs.db"), cli("show", run_id, "--store", "runs.db")):
         assert said.code == 0
         assert "\\x1b]0;x\\x07" in said.out

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.support import AGENT, CommandLine
+from tests.cli.support import AGENT, CommandLine, damage, rewritten
 
 FOLDER = ("-p", "folder=inbox")
 IN_CIRCLES = AGENT.replace(
@@ -82,3 +82,25 @@ def test_a_run_that_is_not_there_is_refused(circling: CommandLine) -> None:
 def test_a_run_without_calls_says_nothing(cli: CommandLine) -> None:
     assert cli.run("--max-turns", "1", *FOLDER).code == 1
     assert "nothing would have been said" in cli("observe", run_id(cli)).out
+
+
+@pytest.mark.parametrize(
+    ("tag", "old", "new"),
+    [
+        ("prompt_rendered", '"messages":', '"messages":5,"were":'),
+        ("prompt_rendered", '"messages":', '"messages":[{"text": 5}],"were":'),
+        ("tool_invoked", '"outcome":', '"outcome":[1],"was":'),
+        ("tool_invoked", '"at":"[^"]*"', '"at":"2026-01-01T00:00:00"'),
+        ("tool_invoked", '"body":{.*}', '"body":{"params": {"$type": "str", "utf16": 5}}'),
+    ],
+)
+def test_a_damaged_event_is_said_in_one_line(cli: CommandLine, tag: str, old: str, new: str) -> None:
+    cli.write(IN_CIRCLES)
+    cli.run(*FOLDER, "--store", "runs")
+    (file,) = (cli.folder / "runs" / "runs").iterdir()
+    damage(file, tag, lambda line: rewritten(line, old, new))
+    said = cli("observe", file.stem, "--store", "runs")
+    (line,) = said.err.splitlines()
+    assert (said.code, said.out) == (2, "")
+    assert line.startswith("error: runs: ")
+    assert "cannot be read" in line

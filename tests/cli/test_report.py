@@ -146,9 +146,13 @@ def test_a_run_that_has_not_ended_says_so_and_shows_what_it_has(cli: CommandLine
     with RunStore("runs.db") as store:
         store.append([(run_id, Envelope(1, at, start)), (run_id, Envelope(2, at, Strange("thing")))])
         said = cli("show", str(run_id), "--store", "runs.db")
-        assert said.out.splitlines()[-1] == "Not ended: it is still running, or its process died."
+        assert said.out.splitlines()[-1] == "It is still running."
         assert '· tests.cli.test_report:Strange  {"what": "thing"}' in said.out
-        assert "not ended" in cli("runs", "--store", "runs.db").out
+        assert "running" in cli("runs", "--store", "runs.db").out
+    said = cli("show", str(run_id), "--store", "runs.db")
+    assert said.out.splitlines()[-1] == "Interrupted: its process ended before the run did."
+    assert '· tests.cli.test_report:Strange  {"what": "thing"}' in said.out
+    assert "interrupted" in cli("runs", "--store", "runs.db").out
 
 
 @pytest.mark.parametrize(
@@ -157,8 +161,8 @@ def test_a_run_that_has_not_ended_says_so_and_shows_what_it_has(cli: CommandLine
         (["show", "ffff"], "no run whose id begins with 'ffff'; 'watchkeeper runs' lists them"),
         (["show", ""], "no run whose id begins with ''"),
         (["runs", "--store", "nowhere.db"], "there is no store nowhere.db yet"),
-        (["show", "ff", "--store", "."], "there is no store . yet"),
-        (["runs", "--store", "triage.py"], "triage.py cannot be read: file is not a database"),
+        (["show", "ff", "--store", "."], ". is not the folder of a store; name another one"),
+        (["runs", "--store", "triage.py"], "triage.py is not the folder of a store; name another one"),
         (["runs", "--store", "none"], "--store says that there is no store"),
     ],
 )

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 
 from tests.cli.support import AGENT, CommandLine, Processes
 from watchkeeper.cli.running import print_json
-from watchkeeper.store.run_store import RunStore
+from watchkeeper.runtime.events import ModelReplied
+from watchkeeper.store.run_store import Item, RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import say
 
@@ -221,7 +223,7 @@ def test_a_price_from_the_file_makes_a_ceiling_possible(cli: CommandLine) -> Non
         (["--notify", "'open"], ["--notify", "quotation"]),
         (["--notify", " "], ["names no command"]),
         (["--files", "nowhere"], ["nowhere"]),
-        (["--store", "."], ["cannot be used", "--store none"]),
+        (["--store", "."], ["is not a store", "--store none"]),
         (["--each", "nowhere/*.txt"], ["there is no folder nowhere"]),
     ],
 )
@@ -431,7 +433,7 @@ def test_where_to_look_names_the_store_only_where_it_must(cli: CommandLine, monk
     assert last.endswith("--store 'my runs.db'")
     monkeypatch.setenv("WATCHKEEPER_STORE", "other.db")
     assert "--store" not in cli.run(*FOLDER).out
-    assert (cli.folder / "other.db").is_file()
+    assert len(list((cli.folder / "other.db" / "runs").iterdir())) == 1
 
 
 @pytest.mark.parametrize(
@@ -440,9 +442,10 @@ def test_where_to_look_names_the_store_only_where_it_must(cli: CommandLine, monk
 def test_a_store_that_fails_in_the_middle_is_said_and_is_no_success(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, choice: str, end: str
 ) -> None:
-    def close_first(store: RunStore, batch: object) -> None:
-        store.close()
-        append(store, batch)  # type: ignore[arg-type]
+    def close_first(store: RunStore, batch: Sequence[Item]) -> None:
+        if any(isinstance(item.envelope.event, ModelReplied) for item in batch):
+            store.close()
+        append(store, batch)
 
     append = RunStore.append
     monkeypatch.setattr(RunStore, "append", close_first)
@@ -454,11 +457,30 @@ def test_a_store_that_fails_in_the_middle_is_said_and_is_no_success(
     assert result["ok"] is (choice == "go_on")
 
 
+def test_a_store_that_fails_at_the_beginning_is_refused_before_anything_is_spent(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close_first(store: RunStore, batch: Sequence[Item]) -> None:
+        store.close()
+        append(store, batch)
+
+    append = RunStore.append
+    monkeypatch.setattr(RunStore, "append", close_first)
+    said = cli.run(*FOLDER)
+    assert said.code == 2
+    assert "● model" not in said.out
+    assert "could not be written to" in said.err.splitlines()[-1]
+    went_on = cli.run("--on-store-failure", "go_on", *FOLDER)
+    assert went_on.code == 1
+    assert "● model" in went_on.out
+    assert "Not everything is stored: " in went_on.out.splitlines()[-2]
+
+
 def test_a_store_that_is_deleted_in_the_middle_is_said_at_once_and_at_the_end(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("watchkeeper.app.recording.STORE_SECONDS", 0.0)
-    cli.write(AGENT.replace('print("the tool speaks")', "__import__('os').remove('runs.db')"))
+    cli.write(AGENT.replace('print("the tool speaks")', "__import__('shutil').rmtree('runs.db')"))
     said = cli.run("--store", "runs.db", *FOLDER)
     assert said.code == 1
     assert "store.failing" in caplog.text

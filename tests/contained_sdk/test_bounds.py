@@ -28,6 +28,7 @@ from tests.contained_sdk.test_http import (
     chat,
     every_side,
     messages,
+    responses,
     server_for,
     sync_client,
     whole_or_streamed,
@@ -38,8 +39,9 @@ from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
+from watchkeeper.core.errors import ConfigurationError, RunStoppedError, UnpricedModelError
 from watchkeeper.core.usage import ModelPrice
+from watchkeeper.loop.models import TOOLS_OVERHEAD
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireServer, json_reply, say
@@ -183,6 +185,7 @@ def test_a_nested_refusal_costs_nothing() -> None:
 OTHER, FLAT = ModelPrice.per_million(100, 1000), ModelPrice.per_million(100, 100)
 WHOLE: dict[str, object] = {"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}
 ADVISED = [{"type": "advisor_20260301", "name": "advisor", "model": "opus"}]
+CAP = "max_output_tokens"
 FIELDS = {
     "openrouter": (chat, {"models": ["opus"]}, 60 * 100),
     "litellm": (chat, {"fallbacks": ["opus"]}, 60 * 100),
@@ -222,6 +225,47 @@ def test_each_model_that_may_answer_gets_its_part_of_what_is_granted() -> None:
             messages(client, max_tokens=100, extra_body={"fallbacks": fallbacks})
         body = server.bodies()[0]
     assert (body["max_tokens"], [each.get("max_tokens") for each in body["fallbacks"]]) == (100, [1000, None])
+
+
+COMPACT: Any = {"edits": [{"type": "compact_20260112"}]}, [{"type": "compaction", "compact_threshold": 1000}]
+
+
+@pytest.mark.parametrize(("ask", "field", "cap"), [(messages, COMPACT[0], "max_tokens"), (responses, COMPACT[1], CAP)])
+def test_a_summary_that_the_provider_makes_on_the_way_has_its_part_of_what_is_granted(
+    ask: Ask, field: Any, cap: str
+) -> None:
+    with server_for(ask, always(say("Good."))) as server, sync_client(ask, server) as client:
+        with contained(max_output_tokens=3000):
+            ask(client, extra_body={"context_management": field, cap: 2000})
+            ask(client, extra_body={"context_management": {"edits": [{"type": "clear_thinking"}]}, cap: 2000})
+    assert [body[cap] for body in server.bodies()] == [1500, 2000]
+
+
+def test_the_reading_of_a_summary_is_reserved() -> None:
+    with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
+        with pytest.raises(RunStoppedError, match="ceiling of 10,000 input tokens"), contained(max_input_tokens=10_000):
+            asked: Any = {"messages": [{"role": "user", "content": "x" * 6_000}]}
+            messages(client, **asked)
+            messages(client, **asked, extra_body={"context_management": COMPACT[0]})
+        assert len(server.requests) == 1
+
+
+def test_what_the_provider_adds_for_each_tool_that_it_only_names_is_reserved() -> None:
+    tools = [{"type": kind, "name": kind} for kind in ("bash_20250124", "text_editor_20250728", "memory_20250818")]
+    with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
+        with contained(max_input_tokens=4 * TOOLS_OVERHEAD + 400):
+            messages(client, extra_body={"tools": tools})
+        with pytest.raises(RunStoppedError), contained(max_input_tokens=4 * TOOLS_OVERHEAD):
+            messages(client, extra_body={"tools": tools})
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("budget", ["many", [1], None])
+def test_a_budget_that_is_no_number_is_for_the_provider_to_refuse(budget: object) -> None:
+    with FakeAnthropic(always(say("Good."))) as server, sync_client(messages, server) as client:
+        with contained(max_cost_usd=1, prices=PRICES) as gate:
+            messages(client, extra_body={"thinking": {"type": "enabled", "budget_tokens": budget}})
+            assert (gate.usage.steps, len(server.requests)) == (1, 1)
 
 
 def test_what_the_provider_chooses_or_stores_has_no_bound() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import anthropic
+import httpx2
 import pytest
 from openai import OpenAI
 
@@ -126,6 +128,50 @@ async def test_an_async_stream_that_is_open_is_charged_before_the_block_is_left(
             await anext(aiter(stream))
         await stream.close()
         assert other.usage.tokens.output_tokens == CAP
+
+
+class SharedConnection(httpx2.BaseTransport):
+    """Answers as over HTTP/2: all answers come by one socket; of the first one only a part comes."""
+
+    def __init__(self) -> None:
+        self.far, self.socket = socket.socketpair()
+        self.goes_on = threading.Event()
+        self.answers = 0
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        return self.socket
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.answers += 1
+        parts = {"http_version": b"HTTP/2", "network_stream": self}
+        stream = self.first() if self.answers == 1 else iter(events_of("one", "two"))
+        return httpx2.Response(200, headers={"content-type": EVENT_STREAM}, stream=Parts(stream), extensions=parts)
+
+    def first(self) -> Iterator[bytes]:
+        yield events_of("one")[0]
+        self.goes_on.wait(30)
+        yield b""
+
+
+class Parts(httpx2.SyncByteStream):
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._parts
+
+
+def test_a_stream_that_is_closed_early_leaves_a_connection_that_others_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "SETTLE_SECONDS", 0.0)
+    with SharedConnection() as shared:
+        client = OpenAI(api_key="k", base_url="http://127.0.0.1:1", http_client=contained_http_client(shared))
+        with shared.far, shared.socket, contained(max_cost_usd=1, prices=PRICES) as gate:
+            begin(client).close()
+            shared.socket.sendall(b"open")
+            assert shared.far.recv(4) == b"open"
+            shared.goes_on.set()
+            assert len(list(chat(client, stream=True))) > 1
+    assert gate.usage.model_calls == 2
 
 
 def test_a_call_in_another_thread_is_charged_before_the_block_is_left() -> None:

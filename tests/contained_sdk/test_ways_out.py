@@ -4,16 +4,22 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from base64 import b64encode
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import OpenAI
 
 from tests.contained_sdk.test_http import GPT, PRICES, USAGE, Plain, chat, events_of, every_side, whole_or_streamed
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.contained import contained
+from watchkeeper.contained_sdk.calls import CallStopped
 from watchkeeper.contained_sdk.http import contained_http_client, environment_proxies
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError
 from watchkeeper.core.secrets import REDACTED, redacted
 from watchkeeper.core.usage import TokenUsage
@@ -225,3 +231,15 @@ def test_a_refused_request_does_not_show_its_credentials(name: str, url: str, mo
             http.post(f"{url}/v1/x?key={key}", headers={"authorization": f"Bearer {token}"}, json=BODY, **more)
     assert key not in str(caught.value)
     assert redacted(f"{key} {token}") == f"{REDACTED} {REDACTED}"
+
+
+@pytest.mark.parametrize("limits", [Limits(max_steps=1), Limits(max_cost_usd=1)], ids=["stopped", "unpriced"])
+def test_a_refusal_can_be_sent_to_another_process(limits: Limits) -> None:
+    with FakeOpenAI(lambda number, body: say("Good.")) as server, contained_http_client() as http:
+        client = OpenAI(api_key="k", base_url=server.base_url, http_client=http)
+        with ExecutionContext(limits), pytest.raises(CallStopped) as caught:
+            _ = [chat(client), chat(client)]
+    sent = caught.value
+    for arrived in (pickle.loads(pickle.dumps(sent)), copy.copy(sent)):
+        assert (str(arrived), arrived.stop, arrived.is_local) == (str(sent), sent.stop, sent.is_local)
+        assert (type(arrived.error), str(arrived.error)) == (type(sent.error), str(sent.error))

@@ -4,6 +4,7 @@ cancellations are not confused with each other."""
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -651,3 +652,23 @@ async def test_an_abort_from_a_thread_ends_nested_calls_as_aborted() -> None:
 
     ends = await asyncio.gather(*(once() for _ in range(50)), return_exceptions=True)
     assert Counter(map(str, ends)) == {"aborted": 50}
+
+
+if sys.version_info >= (3, 12):
+
+    async def test_an_abort_in_the_first_step_of_an_eager_task_cancels_only_the_call_around_it() -> None:
+        # that step is taken while the task of the call is in a step of its own: a cancellation would come too late
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        with gate_with(SYSTEM_CLOCK) as gate:
+
+            async def abort() -> None:
+                gate.abort("enough")
+
+            async def work(ticket: Ticket) -> str:
+                await asyncio.sleep(0)
+                await asyncio.create_task(abort())
+                return "done"
+
+            ended = await gate.acall(TOOL, work)
+            await asyncio.sleep(0.001)
+        assert ended.value == "done"

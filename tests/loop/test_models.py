@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.kit import Call, Calls, ScriptedModel, play
+from tests.kit import Call, Calls, Say, ScriptedModel, play
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.execution_context import ExecutionContext
@@ -30,6 +30,8 @@ from watchkeeper.loop.models import (
 )
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.events import ModelReplied
+from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool
 
 TOKENS = st.integers(0, 2_000_000)
@@ -90,13 +92,18 @@ def test_tools_and_schemas_count() -> None:
     assert InputBound(rich, Limits()).tokens(rich.transcript) > bound + 40
 
 
+def learn(bound: InputBound, reply: ModelReply) -> None:
+    """Let a bound learn from a reply, as a run does."""
+    bound.learn(reply, counted_usage(reply, estimate_call(1000, 100, 10, None), 100))
+
+
 def test_the_providers_count_replaces_the_guess_and_only_what_is_new_is_added() -> None:
     asked = request(UserMessage.of("x" * 1000))
     bound = InputBound(asked, Limits())
     assert bound.likely() is None
     assert bound.tokens(asked.transcript) >= 1000
     reply = ModelReply(AssistantMessage("y" * 500), TokenUsage(200, 100))
-    bound.learn(reply)
+    learn(bound, reply)
     asked.transcript.append(reply.message)
     first = bound.tokens(asked.transcript)
     assert 300 <= first <= 350
@@ -112,7 +119,7 @@ def test_a_new_segment_is_counted_anew_by_its_bytes_with_what_goes_back_unchange
     asked = request(UserMessage.of("x" * 1000), tools=tools)
     bound = InputBound(asked, Limits())
     reply = ModelReply(AssistantMessage("y" * 500, provider_data={"signed": "s" * 700}), TokenUsage(9_000, 100))
-    bound.learn(reply)
+    learn(bound, reply)
     asked.transcript.append(reply.message)
     bound.tokens(asked.transcript)
     asked.transcript.begin_segment([UserMessage.of("z" * 300), reply.message])
@@ -129,17 +136,17 @@ def test_a_count_below_an_earlier_one_of_the_segment_lowers_nothing() -> None:
     for count in (6_000, 50, 40):
         bound.tokens(asked.transcript)
         reply = ModelReply(AssistantMessage("y" * 10), TokenUsage(count, 10))
-        bound.learn(reply)
+        learn(bound, reply)
         asked.transcript.append(reply.message)
         asked.transcript.append(UserMessage.of("z" * 90))
     likely = bound.likely()
     assert likely is not None
     assert 6_000 <= likely <= bound.tokens(asked.transcript) <= 6_700
-    bound.learn(ModelReply(AssistantMessage("y"), TokenUsage(6_010, 5)))
+    learn(bound, ModelReply(AssistantMessage("y"), TokenUsage(6_010, 5)))
     assert bound.tokens(asked.transcript) <= 6_050
     asked.transcript.begin_segment([UserMessage.of("z" * 300)])
     bound.tokens(asked.transcript)
-    bound.learn(ModelReply(AssistantMessage("y"), TokenUsage(80, 5)))
+    learn(bound, ModelReply(AssistantMessage("y"), TokenUsage(80, 5)))
     assert bound.tokens(asked.transcript) <= 110
 
 
@@ -156,7 +163,7 @@ def test_the_bound_holds_for_a_provider_that_leaves_out_now_and_then_what_it_had
         most = max(most, told)
         said = data.draw(st.integers(0, 200))
         reply = ModelReply(AssistantMessage("y" * said), TokenUsage(told, data.draw(st.integers(0, 300)) + said))
-        bound.learn(reply)
+        learn(bound, reply)
         asked.transcript.append(reply.message)
         new = data.draw(st.integers(0, 400))
         asked.transcript.append(UserMessage.of("z" * new))
@@ -194,7 +201,7 @@ async def spend(ceiling: int, data: st.DataObject) -> None:
             assert gate.usage.tokens.input_tokens <= ceiling
             if outcome.value is None:
                 break
-            bound.learn(outcome.value)
+            bound.learn(outcome.value, counted_usage(outcome.value, worst, 100))
             asked.transcript.append(outcome.value.message)
             asked.transcript.append(UserMessage.of("z" * 50))
 
@@ -224,7 +231,7 @@ async def test_one_low_count_lets_no_run_pass_its_ceiling() -> None:
 def test_a_provider_that_counts_nothing_teaches_nothing() -> None:
     asked = request(UserMessage.of("x" * 1000))
     bound = InputBound(asked, Limits())
-    bound.learn(ModelReply(AssistantMessage("y"), TokenUsage()))
+    learn(bound, ModelReply(AssistantMessage("y"), TokenUsage()))
     assert bound.tokens(asked.transcript) >= 1000
 
 
@@ -274,6 +281,31 @@ def test_a_server_that_reports_no_usage_is_charged_by_the_bounds_never_nothing()
 def test_usage_that_cannot_be_is_charged_the_worst_case(reported: TokenUsage, charged: TokenUsage) -> None:
     reply = ModelReply(AssistantMessage("four"), reported)
     assert counted_usage(reply, estimate_call(1000, 500, 256, PRICE), 500) == charged
+
+
+async def test_a_report_that_no_log_could_keep_does_not_end_the_run() -> None:
+    """A model of the caller's own may report anything; every record of the turn has what was charged instead."""
+
+    @tool
+    def look() -> str:
+        """Look around."""
+        return "an owl"
+
+    counts = iter((TokenUsage(object(), 10), TokenUsage(50, 10)))  # type: ignore[arg-type]
+    replies = iter((Call("look"), "done"))
+
+    def asked(sent: ModelRequest) -> Calls | Say:
+        said, usage = next(replies), next(counts)
+        return Calls((said,), usage=usage) if isinstance(said, Call) else Say(said, usage=usage)
+
+    template = PromptTemplate[str](
+        ns="tests", key="odd", sections=[MarkdownSection("Task", "task", "Look.", tools=(look,))]
+    )
+    result = await play(template, ScriptedModel(asked))
+    assert (result.text, result.stop) == ("done", None)
+    charged = [event.usage for event in result.session[ModelReplied].all()]
+    assert [event.usage for event in result.session[ToolInvoked].all()] == charged[:1]
+    assert all(usage.is_possible for usage in charged)
 
 
 def test_what_a_provider_refused_costs_nothing_and_what_nobody_knows_costs_the_worst_case() -> None:

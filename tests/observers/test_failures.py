@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -131,6 +132,33 @@ def test_only_the_edges_of_a_long_result_are_read() -> None:
     assert read("line\n" * 10**6 + "permission denied").outcome == "succeeded"
     long = "Traceback (most recent call last):\n" + "  File x\n" * 10**5 + "OSError: [Errno 28] No space left on device"
     assert read(long).outcome == "failed"
+
+
+@pytest.mark.parametrize("success", [True, False])
+@pytest.mark.parametrize(
+    "result",
+    [
+        "rc=1 a=" + "bbbb=" * 15 + "!",
+        "1" * 4100,
+        "word" * 1000,
+        "x" + "\n" * 4000 + "x",
+        "rc " + "1" * 4000,
+        '{"a":' + "[" * 994,
+        '{"a":' + "[" * 4000,
+    ],
+)
+def test_no_result_that_was_made_for_it_stops_or_delays_the_reading(result: str, success: bool) -> None:
+    begin = time.process_time()
+    assert read(result, success=success).outcome == ("succeeded" if success else "failed")
+    assert time.process_time() - begin < 0.5
+
+
+def test_a_long_list_of_long_words_is_searched_for_things_quickly() -> None:
+    begin = time.process_time()
+    for _ in range(400):
+        assert not things_in("a" * 400)
+        assert not things_in("-" * 400)
+    assert time.process_time() - begin < 0.5
 
 
 @pytest.mark.parametrize(

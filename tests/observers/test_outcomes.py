@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,6 +143,39 @@ def test_no_call_takes_long_to_read(piece: str) -> None:
     for _ in range(5):
         reading = read({"q": piece * 5000, "command": piece * 5000, "content": piece * 5000}, piece * 50_000)
         assert reading.size <= 2 * READ_CHARS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "result"),
+    [
+        ({"q": "x"}, "time" + "secs" * 24 + "x 5"),
+        ({"command": "git commit " + '.replace("a\\",' * 400}, "ok"),
+        ({"steps": [{"command": "git commit " + '"\\' * 2000 + str(number)} for number in range(100)]}, "ok"),
+        ({"steps": [{"command": "sed -i '" + "0" * 4000 + str(number)} for number in range(100)]}, "ok"),
+    ],
+)
+def test_no_text_that_was_made_for_it_takes_long_to_read(arguments: Any, result: str) -> None:
+    begin = time.process_time()
+    read(arguments, result)
+    assert time.process_time() - begin < 1
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.99])
+def test_two_long_texts_that_are_written_differ_wherever_they_do(place: float) -> None:
+    text = "It was a long report. " * 1000
+    cut = int(len(text) * place)
+    one, other = (read({"path": "a.md", "content": text[:cut] + word + text[cut:]}) for word in ("this", "that"))
+    assert one.state != other.state
+    assert one.state == read({"path": "a.md", "content": text[:cut] + "this" + text[cut:]}).state
+    written = [read({"command": f"cat > a <<EOF\n{text[:cut]}{word}{text[cut:]}\nEOF"}) for word in ("this", "that")]
+    assert written[0].state != written[1].state
+
+
+def test_calls_differ_also_where_their_arguments_are_not_read_any_more() -> None:
+    one, other = (
+        {"steps": [{"step": "a b " * 1000 + str(number)} for number in (*range(20), last)]} for last in (1, 2)
+    )
+    assert read(one).action != read(other).action
 
 
 def test_each_call_is_read_once_and_the_newest_are_kept() -> None:

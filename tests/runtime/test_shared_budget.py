@@ -12,11 +12,15 @@ from tests.kit import ANSWER, Call, ScriptedModel, inside, question
 from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.children.child import ChildTask, children_of
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.usage import FREE, TokenUsage, Usage
+from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.completion import TaskCompletionContext
+from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.runtime.shared_budget import behind, share_of
 from watchkeeper.session.session import Session
@@ -116,3 +120,56 @@ async def test_a_budget_as_large_as_the_default_ceiling_is_set_aside_as_well() -
     async with share_of(tracker, elsewhere, BARE, SYSTEM_CLOCK, SYSTEM_IDS) as part:
         left = behind(tracker, SYSTEM_CLOCK, SYSTEM_IDS).gate.left()["max_total_tokens"]
         assert (part.limits.max_total_tokens, left) == (1_999_999, 1)
+
+
+@tool
+async def look() -> str:
+    """Look, and let the others on."""
+    await asyncio.sleep(0)
+    return "seen"
+
+
+def looks(times: int) -> ScriptedModel:
+    """Return a model that looks this often, and then answers."""
+    return ScriptedModel(lambda request: Call("look", {}) if len(request.transcript) < 2 * times else ANSWER)
+
+
+async def test_evaluations_side_by_side_inside_a_context_share_the_tool_calls_of_a_tracker() -> None:
+    tracker = BudgetTracker(Budget(max_tool_calls=4))
+
+    async def ask() -> str | None:
+        try:
+            asked = await Adapter(looks(4)).evaluate_async(question(tools=[look]), budget_tracker=tracker)
+        except BudgetExceededError:
+            return None
+        return asked.text
+
+    with ExecutionContext(BARE):
+        first = await asyncio.gather(*(ask() for _ in range(3)))
+        after = await ask()
+    assert [said is not None for said in (*first, after)].count(True) == 1
+    assert tracker.usage.tool_calls == 4
+
+
+async def test_one_that_waited_gets_the_tool_calls_that_the_others_have_left() -> None:
+    tracker = BudgetTracker(Budget(max_tool_calls=4))
+    models = [looks(3), looks(9)]
+
+    async def ask(context: TaskCompletionContext) -> Any:
+        child = {"prompt": question(tools=[look]), "tracker": tracker, "model": PricedModel(models.pop(0), FREE)}
+        result = await below(context.session, **child)
+        return result.usage.tool_calls, result.stop and result.stop.limit
+
+    played = await asyncio.gather(*(inside(ask, [ANSWER], clock=SYSTEM_CLOCK) for _ in range(2)))
+    assert [checker.said[0] for _, checker in played] == [(3, None), (1, "max_tool_calls")]
+    assert tracker.usage.tool_calls == 4
+
+
+async def test_an_evaluation_may_spend_only_what_is_left_of_what_others_added_to_a_tracker() -> None:
+    tracker = BudgetTracker(Budget(max_total_tokens=5_000))
+    adapter = Adapter(ScriptedModel([ANSWER, ANSWER]))
+    await adapter.evaluate_async(question(), budget_tracker=tracker)
+    tracker.add(Usage(TokenUsage(4_000, 800)))
+    with pytest.raises(BudgetExceededError, match="80 tokens left"):
+        await adapter.evaluate_async(question(), budget_tracker=tracker)
+    assert tracker.usage.tokens.total == 4_920

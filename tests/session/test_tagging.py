@@ -25,9 +25,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.codec import CodecError, encode
+from watchkeeper.core.codec import CodecError, OversizedValueError, encode
+from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.type_tags import register
+from watchkeeper.core.usage import TokenUsage
+from watchkeeper.runtime.events import ModelReplied
 from watchkeeper.session.tagging import MARK, MOST_LEVELS, Form, check, dump, load, register_form
+from watchkeeper.tools.context import ToolInvoked
 
 T = TypeVar("T")
 
@@ -470,3 +474,58 @@ def test_many_threads_may_meet_a_new_type_at_once() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+class Lock:
+    """No value of it can be written."""
+
+
+@pytest.mark.parametrize("field", ["params", "result"])
+def test_what_a_tool_was_given_and_returned_is_looked_at_in_the_record_of_its_call(field: str) -> None:
+    held: dict[str, Any] = {"params": {}, "result": None, field: [Lock()]}
+    with pytest.raises(CodecError, match=rf"ToolInvoked\.{field}\[0\] cannot be written"):
+        check(invoked(**held))
+
+
+@pytest.mark.parametrize("field", ["params", "result"])
+def test_the_size_of_a_tools_arguments_and_result_counts_in_the_record_of_its_call(field: str) -> None:
+    check(invoked(**{"params": {}, "result": None, field: list(range(50))}), most=52)
+    with pytest.raises(OversizedValueError):
+        check(invoked(**{"params": {}, "result": None, field: list(range(53))}), most=52)
+
+
+@pytest.mark.parametrize("field", ["text", "provider_data"])
+def test_what_a_model_said_is_looked_at_in_the_record_of_its_reply(field: str) -> None:
+    parts: dict[str, Any] = {"text": "", field: Lock()}
+    said = msgspec.structs.replace(REPLIED, message=AssistantMessage(**parts))
+    with pytest.raises(CodecError, match=rf"ModelReplied\.message\.{field} cannot be written"):
+        check(said)
+    assert load(dump(REPLIED)) == REPLIED
+
+
+REPLIED = ModelReplied(
+    1,
+    AssistantMessage("Hi."),
+    "stop",
+    TokenUsage(5, 1),
+    0,
+    "any",
+    "n",
+    0.5,
+    landing=False,
+    created_at=datetime.now(UTC),
+)
+
+
+def invoked(params: Any, result: Any) -> ToolInvoked:
+    """Return the record of a tool call."""
+    now, some = datetime.now(UTC), UUID(int=1)
+    return ToolInvoked("ns/key", "any", "look", params, result, some, now, TokenUsage(5, 1), "", "c1", some)
+
+
+@pytest.mark.parametrize("number", [2**300, -(2**300)])
+def test_long_numbers_count_as_several_values_of_either_sign(number: int) -> None:
+    check([number], most=2)
+    with pytest.raises(OversizedValueError):
+        check([number], most=1)
+    check([-1, 2**256 - 1, 1 - 2**256], most=3)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.app.terminal import Terminal
+from watchkeeper.shield.terminal import Terminal
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError

@@ -36,6 +36,7 @@ from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.ledger_file import SCHEMA, LedgerFile, settle_by_hand
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.ledger_checks import (
     CENT,
@@ -1036,16 +1037,16 @@ class TestLife:
             assert rows(ledger, "SELECT steps FROM settled WHERE name = 'o'") == [(6,)]
 
     def test_a_forked_process_damages_no_store_that_its_parent_has_closed(self, tmp_path: Path) -> None:
-        path = tmp_path / "runs.sqlite3"
+        path = tmp_path / "store"
         assert worked("outlived_store", path, "0") == ["written"] * 12
-        connection = sqlite3.connect(path)
-        assert connection.execute("SELECT count(*) FROM events").fetchone() == (13,)
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        connection.close()
+        with RunStore(path, read_only=True) as store:
+            stored = [list(store.events(file.stem)) for file in (path / "runs").iterdir()]
+        assert [len(events) for events in stored] == [1] * 13
+        assert all(event.body["message"] == "x" * 500 for (event,) in stored)
 
     def test_no_file_is_opened_during_a_fork(self, tmp_path: Path) -> None:
         """The new process would have SQLite's own locks as another thread held them, and nobody to release them."""
-        assert worked("opened_in_fork", tmp_path / "runs.sqlite3", "0") == ["waits", "opened"]
+        assert worked("opened_in_fork", tmp_path / "store", "0") == ["waits", "opened"]
 
     @pytest.mark.parametrize("ledger", ["shared", "memory"])
     def test_a_context_is_refused_in_a_forked_process_and_booked_once(self, ledger: str, tmp_path: Path) -> None:

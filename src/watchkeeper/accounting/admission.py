@@ -95,8 +95,7 @@ class Demand:
         self.wants = (estimate.input_nanos, tokens_in, tokens_in, 0) + of_calls  # noqa: RUF005 - twice as fast
         self.per_output = (estimate.output_nanos_per_token, 1, 0, 1) + NO_CALLS if most else NOTHING  # noqa: RUF005
         self.most = most
-        least = estimate.min_output_tokens or account.limits.min_output_tokens
-        self.least = least if least < most else most
+        self.least = min(estimate.min_output_tokens or account.limits.min_output_tokens, most) if most else 0
         self.landing = request.phase == "landing"
         self.next_hold: tuple[int, ...] | None = None
         if last is not None:  # the worst case of the landing turn; the calls that are kept for it stay
@@ -156,7 +155,7 @@ def decide(demand: Demand, now: float) -> Ruling:
         Admitted with the output tokens it may have (fewer than requested if no more is affordable), Waits if
         only reservations of other calls prevent it, or the reason for refusing it.
     """
-    account, landing = demand.account, demand.landing
+    account, landing, may_fail = demand.account, demand.landing, demand.may_fail
 
     # 1. aborted or stopped before; a landing turn passes a stop of work here, a verdict one of those above
     for level in account.chain:
@@ -178,7 +177,7 @@ def decide(demand: Demand, now: float) -> Ruling:
         if not concerns[count]:
             continue
         want, price = wants[count], prices[count]
-        if count == RETRIES and demand.may_fail:
+        if may_fail and count == RETRIES:
             ceiling = ceiling or 1  # with a ceiling of 0 retries the first failure is final, but the first call may run
             want = 0 if lender is not None and level in lender.account.paths[RETRIES] else 1
         growth = held[count] - hold[count]

@@ -213,7 +213,7 @@ class BudgetTracker:
         return self._usage
 
     def add(self, usage: Usage) -> None:
-        """Record what an evaluation used."""
+        """Record what an evaluation used; an evaluation that begins later may spend what that leaves."""
         with self._lock:
             self._usage = self._usage + usage
 

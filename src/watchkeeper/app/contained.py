@@ -23,7 +23,7 @@ from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.block_record import StoreTerms, open_record
 from watchkeeper.app.options import OnStoreFailure, StoreLike, check_arguments, check_keywords, renamed
 from watchkeeper.app.prices import Prices, listed_price, own_price
-from watchkeeper.app.listener import is_async
+from watchkeeper.runtime.listener import is_async
 from watchkeeper.app.recording import store_failed
 from watchkeeper.app.surroundings import Files, NamedFiles, open_files, open_files_beside_loop
 from watchkeeper.children.inside import Surrounding, surrounding

@@ -20,7 +20,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop, StoreError
 from watchkeeper.core.text import error_text, logger
-from watchkeeper.runtime.events import StoreFailed
+from watchkeeper.runtime.events import CallBegun, StoreFailed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import Item, RunStore
@@ -96,6 +96,13 @@ class Recorder:
 
         self._on_failure = failed
 
+    async def begin_call(self, run_id: UUID, call: CallBegun) -> None:
+        """Put on record that a call begins, and all that was queued before; see `barrier`."""
+        with self._lock:
+            self._unwritten.append(Item(run_id, call))
+        if self._retrying is not None or not self._write():
+            await self.barrier()
+
     def hold(self, run_id: UUID) -> None:
         """Let what a run records from now on belong together: a crash leaves all of it on record, or nothing."""
         self._held.add(run_id)
@@ -156,6 +163,7 @@ class Recorder:
         if self._retrying is not None:
             await asyncio.wait({self._retrying}, timeout=HURRIED_SECONDS)
         self._write()
+        self._on_failure = None  # a last timer of the loop may hold this for a moment, but not the run
 
     def _write_queued(self) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ repeated (`loop/resume`). What is not on record (the code, clients, secrets, res
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -23,12 +23,12 @@ from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.model import Model
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
+from watchkeeper.loop.reopen import Reader
 from watchkeeper.loop.resume import Resumed, time_left
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import RunOpened
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
-from watchkeeper.store.reopen import Reader
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite import DEFAULT
 
@@ -62,7 +62,7 @@ def resume(
     **options: Unpack[ResumeOptions],
 ) -> RunResult[OutputT]:
     """Go on with a run that was interrupted, to its end, and return how it ended; see `aresume` for the arguments."""
-    order = _Order.of(run_id, prompt, model, options)
+    order: _Order[OutputT] = order_of(run_id, prompt, model, options)
     with opened_store(order.options) as store:
         return cast("RunResult[OutputT]", order.request(store).wait("aresume"))
 
@@ -86,7 +86,7 @@ async def aresume(
         ConfigurationError: If the run has ended, or cannot go on with what is given; nothing was spent.
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
-    order = _Order.of(run_id, prompt, model, options)
+    order: _Order[OutputT] = order_of(run_id, prompt, model, options)
     with opened_store(order.options) as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
@@ -102,27 +102,11 @@ class _Order(Generic[OutputT]):
     options: RunOptions
     own: ResumeOptions
 
-    @classmethod
-    def of(
-        cls,
-        run_id: str,
-        prompt: Prompt[OutputT] | PromptTemplate[OutputT],
-        model: Model | str,
-        options: ResumeOptions,
-    ) -> _Order[OutputT]:
-        check_arguments({"prompt": prompt, "model": model})
-        own: Any = {name: value for name, value in options.items() if name in OWN}
-        given: Any = {name: value for name, value in options.items() if name not in OWN}
-        if own.get("limits") is not None:
-            check_arguments({"limits": own["limits"]})
-        bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
-        return cls(run_id, bound, model, options_for_run(given), own)
-
     def request(self, store: RunStore) -> Request[OutputT]:
         """Take the run over, and return the request that goes on with it."""
         own, clock = self.own, self.options.get("clock", SYSTEM_CLOCK)
         reader = Reader(store, accept_changes=own.get("accept_changes", False))
-        session, resumed = taken_over(reader, self.run_id, own.get("prepare"), clock)
+        session, resumed = taken_over(reader, store, self.run_id, own.get("prepare"), clock)
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         recorded = resumed.recorded
@@ -138,7 +122,7 @@ class _Order(Generic[OutputT]):
 
 
 @contextmanager
-def opened_store(options: RunOptions) -> Iterator[RunStore]:
+def opened_store(options: RunOptions) -> Generator[RunStore]:
     """Open the store; one that the caller has opened stays open."""
     named = options.get("store", DEFAULT)
     store = open_store(named)
@@ -153,12 +137,25 @@ def opened_store(options: RunOptions) -> Iterator[RunStore]:
 
 def with_recorded(prompt: Prompt[OutputT], opened: RunOpened) -> Prompt[OutputT]:
     """Return a prompt with the values that are on record where it has none."""
-    params = {**{type(value): value for value in opened.params}, **prompt.params}
+    params: dict[type[Any], Any] = {**{type(value): value for value in opened.params}, **prompt.params}
     return replace(prompt, params=params, variables={**opened.variables, **prompt.variables})
 
 
+def order_of(
+    run_id: str, prompt: Prompt[OutputT] | PromptTemplate[OutputT], model: Model | str, options: ResumeOptions
+) -> _Order[OutputT]:
+    """Check what the caller asked for."""
+    check_arguments({"prompt": prompt, "model": model})
+    own: Any = {name: value for name, value in options.items() if name in OWN}
+    given: Any = {name: value for name, value in options.items() if name not in OWN}
+    if own.get("limits") is not None:
+        check_arguments({"limits": own["limits"]})
+    bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
+    return _Order(run_id, bound, model, options_for_run(given), own)
+
+
 def taken_over(
-    reader: Reader, run_id: str, prepare: Callable[[Session], object] | None, clock: Clock
+    reader: Reader, store: RunStore, run_id: str, prepare: Callable[[Session], object] | None, clock: Clock
 ) -> tuple[Session, Resumed]:
     """Take a run over from the process that has died, and rebuild its session.
 
@@ -166,7 +163,7 @@ def taken_over(
         ConfigurationError: If it has ended, or cannot be rebuilt.
         StoreError: If it is not there, is running, or cannot be read.
     """
-    run = reader.store.find(run_id)
+    run = store.find(run_id)
     if run.item is not None:
         raise ConfigurationError(f"the run {run.run_id} is an item of the run {run.parent_id}; resume that one")
     if run.items is not None or run.is_block:
@@ -174,7 +171,7 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} is no run of one agent; {instead}")
     if run.ended_at is not None and run.stop is None:
         raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
-    envelopes = reader.log(UUID(run.run_id))
+    envelopes = reader.session_log(UUID(run.run_id))
     resumed = reader.resumed(UUID(run.run_id))
     try:
         session = Session.restored(envelopes, resumed.run_context.session_id, prepare=prepare, clock=clock)

@@ -19,6 +19,8 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack, cast
 from uuid import UUID
 
+from watchkeeper.accounting.account import account_above
+from watchkeeper.accounting.call_request import subject
 from watchkeeper.accounting.ledger import Ledger
 from watchkeeper.app.options import ManyOptions, OnStoreFailure, RunOptions, check_arguments, options_for_run
 from watchkeeper.app.recording import store_failed
@@ -27,26 +29,26 @@ from watchkeeper.children.child import going_on
 from watchkeeper.children.inside import Surrounding, refuse_own_account, surrounding
 from watchkeeper.containment.enclosing import refuse_own
 from watchkeeper.containment.execution_context import Around, ExecutionContext
-from watchkeeper.accounting.budget import Budget
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import LimitsError, RunStoppedError, Stop
+from watchkeeper.core.errors import RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
-from watchkeeper.accounting.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
+from watchkeeper.accounting.limits import UNLIMITED, DefaultRetries, Limits, Verdict
 from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
-from watchkeeper.loop.resume import Resumed, ResumedMany, changes_of, digest_of_item, digests_of_template, time_left
+from watchkeeper.loop.resume import Resumed, digests_of_template, time_left
+from watchkeeper.loop.resume_many import ResumedMany, begun_again, digest_of_item
 from watchkeeper.loop.retry import CIRCUIT_OPEN
-from watchkeeper.loop.run import execute
+from watchkeeper.loop.run import execute, in_force
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, RunOpened, RunResumed
+from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied, RunOpened
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
 from watchkeeper.session.tagging import check
@@ -220,6 +222,8 @@ class Request(Generic[OutputT]):
             many, template = self.items is not None, prompt.template
             around = await open_surroundings(stack, template, self.model, limits, options, start.around, many=many)
             place: Around = {"parent": None} if start.around.gate is None else {}
+            if start.resumed is not None:
+                place["spent"] = start.resumed.spent
             gate = ExecutionContext(
                 over_all(limits) if many else limits,
                 options.get("shield"),
@@ -229,7 +233,6 @@ class Request(Generic[OutputT]):
                 clock=start.clock,
                 ids=self.ids,
                 on_event=session.dispatch,
-                spent=None if start.resumed is None else start.resumed.spent,
                 **place,
             )
             start.gates.append(gate)
@@ -317,27 +320,6 @@ def recorded(result: ResultT, not_stored: str, choice: OnStoreFailure) -> Result
         return replace(result, stop=stop)
     partial = result.partial if result.output is None else result.output
     return replace(result, stop=stop, output=None, partial=partial)
-
-
-def in_force(limits: Limits, session: Session, clock: Clock, late: float = 0.0) -> Limits:
-    """Return the limits, tightened by a `Budget` that is in the session's state.
-
-    Args:
-        limits: The limits that the caller gave.
-        session: The session whose state may hold a `Budget`.
-        clock: The clock of the run.
-        late: How many seconds ago the caller called.
-
-    Raises:
-        LimitsError: If the deadline was over when the caller called.
-    """
-    budget = session[Budget].latest()
-    if budget is not None:
-        limits = tighten(limits, budget.as_limits(), clock)
-    deadline = limits.deadline
-    if isinstance(deadline, Deadline) and deadline.remaining(clock) + timedelta(seconds=late) <= timedelta(0):
-        raise LimitsError(f"the deadline {deadline.at.isoformat()} is over already; give a later one or a length")
-    return limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,55 +452,73 @@ class _Items(Generic[OutputT]):
             max_turns=limits.max_turns if each.max_turns is None else each.max_turns,
             verdict=shared_out(limits.verdict, side_by_side),
         )
+        account_above(in_force(self.each, opened.start.session, self.clock), self.gate.account)  # or raise, before all
 
     async def work(self) -> ManyResult[OutputT]:
         """Run every item, and record on the parent's log how the work began and ended."""
-        opened, start, began = self.opened, self.opened.start, self.clock.monotonic()
+        opened, began = self.opened, self.clock.monotonic()
         if self.resumed is not None:
-            self._begin_again(self.resumed)
+            again = begun_again(self.resumed, self.gate, self.labels, self._digests(), self.clock.now())
+            opened.start.session.dispatch(again)
             began -= self.resumed.worked_seconds
         else:
-            await self._begin()
-        opened.begun()
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self.concurrency, len(self.redo))):
-                group.create_task(self._worker())
-        stop = self._stop()
-        results = tuple(result or self._not_started(index, stop) for index, result in enumerate(self.results))
-        duration = timedelta(seconds=self.clock.monotonic() - began)
-        many = ManyResult(start.context.run_id, results, stop, self.gate.usage, self.gate.limits, duration)
-        start.session.dispatch(
-            ManyEnded(
-                run_id=many.run_id,
-                stop=stop,
-                done=len(many.done),
-                items=len(results),
-                usage=many.usage,
-                duration_ms=duration.total_seconds() * 1000,
-                ended_at=self.clock.now(),
-            )
-        )
-        return many
+            self._announce()
+        try:
+            opened.begun()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self.concurrency, len(self.redo))):
+                    group.create_task(self._worker())
+            stop = self._stop()
+            await self._mark_rest(stop)
+        except BaseException as error:
+            self._close(broken_off(error), began)
+            raise
+        ended = self._close(stop, began)
+        results = tuple(result for result in self.results if result is not None)
+        took = timedelta(milliseconds=ended.duration_ms)
+        return ManyResult(ended.run_id, results, stop, ended.usage, self.gate.limits, took)
 
-    async def _begin(self) -> None:
+    def _announce(self) -> None:
         """Record the start, and what another process needs to go on."""
         opened, start, models = self.opened, self.opened.start, self.opened.around.models
-        started = ManyStarted(
-            run_context=start.context,
-            prompt_name=opened.prompt.template.name,
-            model=models.first.label,
-            limits=self.gate.limits.describe(),
-            items=self.labels,
-            concurrency=self.concurrency,
-            started_at=self.clock.now(),
-            fallback=tuple(each.label for each in models.fallback),
-            parent_run_id=start.around.parent_run_id,
-            apart=start.around.apart,
-            limit_values=self.gate.limits,
+        start.session.dispatch(
+            ManyStarted(
+                run_context=start.context,
+                prompt_name=opened.prompt.template.name,
+                model=models.first.label,
+                limits=self.gate.limits.describe(),
+                items=self.labels,
+                concurrency=self.concurrency,
+                started_at=self.clock.now(),
+                fallback=tuple(each.label for each in models.fallback),
+                parent_run_id=start.around.parent_run_id,
+                apart=start.around.apart,
+                limit_values=self.gate.limits,
+            )
         )
-        start.session.dispatch(started)
-        scope = opened.scope(start.session, self.gate, start.context)
-        await scope.announce(self._to_go_on)
+        if opened.around.durable is not None:
+            start.session.dispatch(self._to_go_on())
+
+    async def _mark_rest(self, stop: Stop | None) -> None:
+        """Mark the items that were not started. They may be many thousands, and the loop has other work too."""
+        for index, result in enumerate(self.results):
+            if result is None:
+                self.results[index] = self._not_started(index, stop)
+                await asyncio.sleep(0)
+
+    def _close(self, stop: Stop | None, began: float) -> ManyEnded:
+        """Record the end of the whole."""
+        ended = ManyEnded(
+            run_id=self.opened.start.context.run_id,
+            stop=stop,
+            done=sum(result is not None and result.ok for result in self.results),
+            items=len(self.results),
+            usage=self.gate.usage,
+            duration_ms=timedelta(seconds=self.clock.monotonic() - began).total_seconds() * 1000,
+            ended_at=self.clock.now(),
+        )
+        self.opened.start.session.dispatch(ended)
+        return ended
 
     def _digests(self) -> dict[str, str]:
         models = self.opened.around.models
@@ -533,28 +533,6 @@ class _Items(Generic[OutputT]):
             limit_values=self.opened.start.limits,
             **_to_go_on(self.opened),
         )
-
-    def _begin_again(self, resumed: ResumedMany) -> None:
-        """Record that the run goes on.
-
-        Raises:
-            ConfigurationError: If it is made of other things than it was, and that is not accepted.
-        """
-        limits, end = self.gate.limits, self.gate.deadline
-        again = RunResumed(
-            run_id=resumed.run_context.run_id,
-            after=resumed.after,
-            limits=limits.describe(),
-            limit_values=limits,
-            deadline=None if end is None else end.at,
-            spent=resumed.spent,
-            unknown=(),
-            worked_seconds=resumed.worked_seconds,
-            created_at=self.clock.now(),
-            changes=changes_of(resumed.opened, self._digests(), accepted=resumed.accept_changes),
-            items=tuple(self.labels[index] for index in resumed.redo),
-        )
-        self.opened.start.session.dispatch(again)
 
     def _stop(self) -> Stop | None:
         """Return what ended the work over all items, if any item was left undone."""
@@ -584,9 +562,11 @@ class _Items(Generic[OutputT]):
 
     def _late(self) -> Stop:
         """Say that the time of the whole is over; what ended an item names the time that was left when it began."""
-        end = self.gate.deadline
-        total = "" if end is None else format_duration(end.at - self.began)
-        said = f"The whole run reached its deadline of {total}; what is left is for last turns and verdicts."
+        account, end = self.gate.account, self.gate.deadline
+        who, total = "The whole run", "" if end is None else format_duration(end.at - self.began)
+        if (owner := account.ends_with) is not None:
+            who, total = subject(owner, account), format_duration(owner.whole_seconds)
+        said = f"{who} reached its deadline of {total}; what is left is for last turns and verdicts."
         return Stop("timeout", "gate", said, "deadline", total)
 
     async def _worker(self) -> None:
@@ -601,6 +581,7 @@ class _Items(Generic[OutputT]):
             if stop is not None:
                 self.gate.land(stop)
             self._ended(index, result, result.run_id)
+            await asyncio.sleep(0)  # it may have ended without waiting for anything: refused by a hook, or not bound
 
     async def _item(self, index: int) -> RunResult[OutputT]:
         """Run one item in a session and under a gate of its own."""
@@ -614,6 +595,7 @@ class _Items(Generic[OutputT]):
             limits, spent, context = time_left(limits, resumed.worked_seconds), resumed.spent, resumed.run_context
             session = opened.start.session.child(session_id=context.session_id, earlier=log)
         unwatch = opened.around.watch(session, context.run_id)
+        forget = session.dispatcher.subscribe(ModelReplied, self._answered)
         task = asyncio.current_task()
         try:
             with self.gate.child(limits, label, carve=False, on_event=session.dispatch, spent=spent) as gate:
@@ -631,7 +613,11 @@ class _Items(Generic[OutputT]):
             stop = Stop("error", "loop", f"The item failed: {error_text(error)}")
             return self._without_run(index, stop, session, context, error)
         finally:
+            forget()
             unwatch()
+
+    def _answered(self, _: ModelReplied) -> None:
+        self.answered_at = self.clock.monotonic()
 
     def _session_of_item(self) -> tuple[Session, RunContext]:
         session = Session(parent=self.opened.start.session, clock=self.clock, ids=self.ids)

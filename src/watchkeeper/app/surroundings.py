@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from watchkeeper.accounting.ledger import Ledger
-from watchkeeper.app.listener import Listener, one_by_one
+from watchkeeper.runtime.listener import Listener, one_by_one
 from watchkeeper.app.models import RunModels, open_models
 from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.children.inside import Surrounding

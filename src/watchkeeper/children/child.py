@@ -47,10 +47,10 @@ from watchkeeper.core.workers import run_in_worker
 from watchkeeper.prompt.evaluation import NESTED, NestedExecutionConfig
 from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt
-from watchkeeper.runtime.events import RECORDED, ChildEnded, ChildKind, ChildStarted, log_end
+from watchkeeper.runtime.events import RECORDED, ChildEnded, ChildKind, ChildStarted
 from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import wait_on
-from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
+from watchkeeper.runtime.result import ManyResult, RunResult, broken_off, log_end
 from watchkeeper.runtime.shared_budget import share_of
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope

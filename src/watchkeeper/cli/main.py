@@ -21,17 +21,18 @@ from msgspec import to_builtins
 
 from watchkeeper.accounting.call_request import nanos
 from watchkeeper.app.settings import settings_here, text_from
-from watchkeeper.cli import observing, report, running
+from watchkeeper.cli import observing, report, running, storing
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, let_go, make_console
-from watchkeeper.cli.console import printing, put, say_fenced, show_warnings
+from watchkeeper.cli.console import printing, put, say, say_fenced, show_warnings
 from watchkeeper.cli.loading import AgentFileError
-from watchkeeper.core.errors import ConfigurationError, LimitsError, WatchkeeperError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, StoreError, WatchkeeperError
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.quantities import count
 from watchkeeper.core.text import printable
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.store.ledger_file import account_reports, ledger_path, settle_by_hand
 from watchkeeper.store.run_store import RunStore, store_path
+from watchkeeper.store.sqlite import DEFAULT
 
 UsageError: Final = cast("type[Exception]", typer.BadParameter.__base__)
 """What typer raises for arguments that it cannot read. Older versions take it from click, newer ones have their own."""
@@ -76,7 +77,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Store = Annotated[str | None, typer.Option(help="SQLite file of the runs.", metavar="FILE")]
+store_app = typer.Typer(no_args_is_help=True)
+app.add_typer(
+    store_app, name="store", help="Look after the store: find damage, delete old runs, bring in older stores."
+)
+
+Store = Annotated[str | None, typer.Option(help="Folder of the runs.", metavar="FOLDER")]
 
 
 def option(text: str, metavar: str | None = None, *names: str, least: int | None = None) -> typer.models.OptionInfo:
@@ -157,7 +163,7 @@ def run_command(
         bool, option("Print events as JSON, one per line, the result last, and nothing else.", None, "--jsonl")
     ] = False,
     quiet: Annotated[bool, option("Print nothing while it goes on.", None, "--quiet", "-q")] = False,
-    store: Annotated[str | None, option("SQLite file for the run's events; 'none' for none.", "FILE")] = None,
+    store: Annotated[str | None, option("Folder for the run's events; 'none' for none.", "FOLDER")] = None,
     on_store_failure: Annotated[
         str | None, option("When events cannot be stored for 60 s: stop, or go_on without the record.", "CHOICE")
     ] = None,
@@ -184,9 +190,7 @@ def resume_command(
     model: Annotated[str | None, option("Another model than that of the run.")] = None,
     ceilings: Annotated[Mapping[str, str | None], "an option for every limit that has one"] = NONE_GIVEN,
     timeout: Annotated[str | None, option("Most time for the whole, what it has worked included.", "TIME")] = None,
-    fresh_limits: Annotated[
-        bool, option("What it has used before does not count.", None, "--fresh-limits")
-    ] = False,
+    fresh_limits: Annotated[bool, option("What it has used before does not count.", None, "--fresh-limits")] = False,
     accept_changes: Annotated[
         bool, option("Go on although its prompt, tools or models have changed.", None, "--accept-changes")
     ] = False,
@@ -275,6 +279,47 @@ def observe_command(
                     observing.print_heard(make_console(out), run, said)
 
 
+@store_app.command("check")
+def check_command(store: Store = None) -> None:
+    """Read every line of every run, and say what is damaged; exit code 2 if something is."""
+    with open_for_reading(store) as stored:
+        storing.check(stored)
+
+
+@store_app.command("compact")
+def compact_command(store: Store = None) -> None:
+    """Remove what crashes left behind: unfinished last lines, and files of runs that never began."""
+    with open_for_reading(store) as stored:
+        storing.tidy(stored)
+
+
+@store_app.command("prune")
+def prune_command(
+    older: Annotated[str, option("How long ago a run must have ended, e.g. 30d.", "TIME")],
+    dry_run: Annotated[bool, option("Delete nothing; say what would be deleted.", None, "--dry-run")] = False,
+    store: Store = None,
+) -> None:
+    """Delete runs that ended long ago, with those below them; never one that is running, interrupted or parked."""
+    with open_for_reading(store) as stored:
+        storing.delete_older(stored, older, dry_run=dry_run)
+
+
+@store_app.command("reindex")
+def reindex_command(store: Store = None) -> None:
+    """Make the index of the store anew from its files; no run needs that."""
+    with open_for_reading(store) as stored:
+        storing.reindex(stored)
+
+
+@store_app.command("import")
+def import_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The SQLite file of a store of version 0.1.")],
+    store: Annotated[str | None, option("Folder of the runs; the one beside the file by default.", "FOLDER")] = None,
+) -> None:
+    """Bring in the runs of a store of version 0.1, under their ids; the file stays as it is."""
+    storing.bring_in(file, store)
+
+
 @app.command("account", cls=AccountCommand)
 def account_command(
     name: Annotated[str | None, typer.Argument(metavar="NAME|settle", help="Of this account only; or settle.")] = None,
@@ -331,12 +376,18 @@ def open_for_reading(named: str | None) -> RunStore:
 
     Raises:
         ConfigurationError: If they say that there is none.
-        StoreError: If there is no such file, or it is not a store.
+        StoreError: If there is no such folder, or it is not a store.
     """
     settings = settings_here({"store": named})
-    path = store_path(text_from(settings, "store") or "default")
+    wanted = text_from(settings, "store") or DEFAULT
+    path = store_path(wanted)
     if path is None:
-        raise ConfigurationError(f"{settings['store'].source} says that there is no store; name a file with --store")
+        raise ConfigurationError(f"{settings['store'].source} says that there is no store; name one with --store")
+    advice = storing.older_runs(wanted, path)
+    if advice and not path.exists():
+        raise StoreError(f"there is no store {path} yet; {advice}")
+    if advice:
+        say(error_console(), (advice, "yellow"))
     return RunStore(path, read_only=True)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 
 from watchkeeper.cli.console import put
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, StoreError
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.cascade import ErrorCascadeDetector
 from watchkeeper.observers.stall import StallDetector
@@ -24,9 +24,9 @@ from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
-from watchkeeper.store.run_index import StoredRun, untyped
+from watchkeeper.store.run_index import UNREADABLE, StoredRun, as_fields, as_text, untyped
 from watchkeeper.store.run_store import RunStore, StoredEvent
-from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.context import ToolInvoked, ToolOutcome
 from watchkeeper.tools.values import ToolResult
 
 Detector = StallDetector | ErrorCascadeDetector | DriftDetector
@@ -105,18 +105,25 @@ def heard(store: RunStore, run: StoredRun, detectors: Sequence[Detector]) -> Ite
         store: Where the run is.
         run: Which.
         detectors: Whom to ask after every turn.
+
+    Raises:
+        StoreError: At an event that is damaged.
     """
     session, trajectory, waiting = Session(), Trajectory(), 0
     context = ObserverContext(session, trajectory=trajectory)
     at: datetime | None = None
     for event in store.events(run.run_id):
-        if event.tag == "prompt_rendered":
-            task = "\n\n".join(map(_text_of, untyped(event.body).get("messages", ())))
-            context = ObserverContext(session, trajectory=trajectory, task=task)
-        elif event.tag == "tool_invoked":
-            invoked = invoked_of(event)
-            session.dispatch(invoked)
-            trajectory.add(invoked)
+        try:
+            read = _read(event)
+        except UNREADABLE as error:
+            raise StoreError(
+                f"{store.path}: event {event.seq} of the run {run.run_id} cannot be read ({error})"
+            ) from error
+        if isinstance(read, str):
+            context = ObserverContext(session, trajectory=trajectory, task=read)
+        elif read is not None:
+            session.dispatch(read)
+            trajectory.add(read)
             waiting, at = waiting + 1, event.at
         elif event.tag in ("model_replied", "run_ended") and waiting and at is not None:
             yield from _asked(detectors, session, context, at)
@@ -136,15 +143,24 @@ def _asked(detectors: Sequence[Detector], session: Session, context: ObserverCon
             yield Said(count, at, said)
 
 
+def _read(event: StoredEvent) -> ToolInvoked | str | None:
+    """Return the tool call or the task of an event; None if it has neither."""
+    if event.tag == "tool_invoked":
+        return invoked_of(event)
+    if event.tag == "prompt_rendered":
+        return "\n\n".join(map(_text_of, untyped(event.body).get("messages", ())))
+    return None
+
+
 def _text_of(message: Any) -> str:
-    fields = cast("Mapping[str, Any]", message)
-    return fields.get("text") or "".join(part.get("text", "") for part in fields.get("parts", ()))
+    fields = as_fields(message)
+    return as_text(fields.get("text") or "".join(part.get("text", "") for part in fields.get("parts", ())))
 
 
 def invoked_of(event: StoredEvent) -> ToolInvoked:
     """Return a stored tool call as the event that it was, with plain arguments in the place of the user's types."""
     body: dict[str, Any] = untyped(event.body)
-    shown, outcome = str(body.get("rendered_output", "")), body.get("outcome", "ok")
+    shown, outcome = str(body.get("rendered_output", "")), cast("ToolOutcome", as_text(body.get("outcome", "ok")))
     value: Any = ToolResult.ok(shown, shown) if outcome == "ok" else ToolResult[Any].error(shown)
     return ToolInvoked(
         prompt_name=str(body.get("prompt_name", "")),

@@ -31,7 +31,7 @@ from watchkeeper.app.agent import Agent
 from watchkeeper.app.options import ManyOptions, RunOptions
 from watchkeeper.app.models import check_model_text
 from watchkeeper.app.resume import resume
-from watchkeeper.app.resume_many import ONLY, resume_many
+from watchkeeper.app.resume_many import resume_many
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import (
     Settings,
@@ -55,6 +55,7 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.secrets import HELD
 from watchkeeper.core.text import one_line
 from watchkeeper.core.type_tags import tag_of
+from watchkeeper.loop.resume_many import ONLY
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -357,7 +358,7 @@ def resume_order(run_id: str, given: Mapping[str, str | None], **more: Any) -> O
     with RunStore(path, read_only=True) as store:
         run = store.find(run_id)
         opened = next((event for event in store.events(run.run_id) if event.tag == tag_of(RunOpened)), None)
-    origin = untyped(opened.body)["origin"] if opened is not None else {}
+    origin: dict[str, Any] = untyped(opened.body)["origin"] if opened is not None else {}
     if not origin:
         raise ConfigurationError(
             f"the run {run.run_id} was not started by 'watchkeeper run'; go on with it from Python: agent.resume(...)"

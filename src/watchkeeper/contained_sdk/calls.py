@@ -76,6 +76,10 @@ class CallStopped(BreakOut):
         place = enclosing.innermost()
         self.is_local = place is not None and is_inside_run() and id(place.context) not in BLOCKS
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by what it was made of: a pool of processes breaks at an exception that it cannot unpickle."""
+        return CallStopped, (self.stop, self.error), {"is_local": self.is_local}
+
 
 class Counted:
     """What providers have counted, so that a conversation is bounded by its last count and the bytes of what is new."""

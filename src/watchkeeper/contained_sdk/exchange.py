@@ -451,7 +451,9 @@ def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:
 
 
 def socket_of(response: Any) -> socket.socket | None:
-    """Return the socket beneath a response, if its transport shows it."""
+    """Return the socket beneath a response, if its transport shows it, and no other answer comes by it (HTTP/2)."""
+    if response.extensions.get("http_version") == b"HTTP/2":
+        return None
     with suppress(AttributeError):  # not every transport has one
         found = response.extensions.get("network_stream").get_extra_info("socket")
         return found if isinstance(found, socket.socket) else None

@@ -50,6 +50,9 @@ AT_THE_PROVIDER: Final = ("web_search_options", "search_parameters", "plugins", 
 OWN_TOOLS: Final = re.compile(r"(function|custom|local_shell|apply_patch|(computer|bash|text_editor|memory)(_.*)?)?$")
 """Types of tools that the caller runs; all others run at the provider and add to the input by themselves."""
 
+PLAIN_TOOLS: Final = (None, "", "function", "custom")
+"""Types of tools whose definitions are in the request; of other tools that the caller runs it has only names."""
+
 ADVISOR: Final = "advisor_"
 """What the type of a tool begins with that is another model, named in it."""
 
@@ -89,7 +92,8 @@ class SentRequest:
         cap: Output tokens that it asks for at most, all alternatives together; None if it names no cap.
         others: Other models that it lets answer, or be asked on the way.
         deployment: The deployment that its address names, or nothing.
-        attempts: How many models may read the input, one after another, and bill each.
+        attempts: How often the input may be read and answered, one time after another, and be billed each time: by
+            the models that take over, and for a summary of it.
         copies: How many alternatives it asks for, in all attempts.
         least: Output tokens without which the provider would refuse the request.
         pieces: The messages of the conversation, as bytes.
@@ -124,14 +128,15 @@ class SentRequest:
         self.others = tuple(dict.fromkeys(str(name) for name in named))
         found = DEPLOYMENT.search(url)
         self.deployment = "" if found is None else unquote(found[1])
-        self.attempts = 1 + len(fallbacks)
+        self.attempts = 1 + len(fallbacks) + self._compacts()
         self.copies = max(self._get("n", int) or 1, 1) * self.attempts
         caps = [cap for cap in (self._get(name, int) for name in wire.caps) if cap is not None]
         if caps:
             caps = [max([min(caps), *(cap for each in fallbacks if isinstance(cap := each.get("max_tokens"), int))])]
         self.cap = min(caps) * self.copies if caps else None
         thinking: dict[str, Any] = (self._get("thinking", dict) or {}) if wire.thinks_in_cap else {}
-        self.least = int(thinking.get("budget_tokens") or 0) + 1 if wire.thinks_in_cap else 0
+        budget = thinking.get("budget_tokens")
+        self.least = (budget if isinstance(budget, int) else 0) + 1 if wire.thinks_in_cap else 0
         self.wishes = {name: wish for name in PRICE_FIELDS if (wish := self._get(name, str)) is not None}
         self.long_cache = re.search(rb'"ttl"\s*:\s*"1h"', body) is not None
         self.kinds = tuple(sorted({kind.decode() for found in KINDS.findall(body) for kind in found if kind}))
@@ -144,8 +149,10 @@ class SentRequest:
             self.pieces = tuple(map(bytes, msgspec.json.decode(fields[wire.history], type=list[msgspec.Raw])))
         left_out = NO_INPUT | ({wire.history} if self.pieces else frozenset[str]())
         self.fixed = tuple((name, bytes(value)) for name, value in fields.items() if name not in left_out)
-        self._fixed_bytes = sum(len(value) for _, value in self.fixed) + FRAME_TOKENS + (TOOLS_OVERHEAD if tools else 0)
         at_provider = sum(OWN_TOOLS.match(str(tool.get("type") or "")) is None for tool in tools)
+        named_only = sum(tool.get("type") not in PLAIN_TOOLS for tool in tools) - at_provider
+        added = FRAME_TOKENS + (TOOLS_OVERHEAD * (1 + named_only) if tools else 0)
+        self._fixed_bytes = sum(len(value) for _, value in self.fixed) + added
         self._fixed_unsized = at_provider + sum(map(self._given, (*wire.stored, *AT_THE_PROVIDER)))
 
     def _read_fallbacks(self) -> list[dict[str, Any]]:
@@ -154,6 +161,10 @@ class SentRequest:
         if isinstance(told, str):
             return [{"model": f"what fallbacks={told!r} chooses"}]
         return [{"model": each} if isinstance(each, str) else each for each in told]
+
+    def _compacts(self) -> bool:
+        """Return whether the provider may summarize the conversation before it answers; it bills that beside it."""
+        return "compact" in str(self._get("context_management", Any)).lower()
 
     def input_bound(self, known: int = 0) -> tuple[int, int]:
         """Return an upper bound of the tokens of the text, and the number of parts whose bytes give no bound.

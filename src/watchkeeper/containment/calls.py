@@ -175,8 +175,7 @@ class ContextCalls:
             waiter: The one that was returned before, if the call asks again.
         """
         guards, outer, now = self._guards, CURRENT_CALL.get(), self.clock.monotonic()
-        overrun = None if outer is None else outer.overrun_around(self.account)
-        if overrun is not None and not self.closed:
+        if outer is not None and (overrun := outer.overrun_around(self.account)) is not None and not self.closed:
             return self._refuse(request, Refused(begun_too_late(overrun), latched=False), outer, now)
         if self._heeds_wall:
             heed_wall(self.account, self.clock, now)
@@ -239,7 +238,9 @@ class ContextCalls:
     def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
         """Record an admitted call, and set the time at which it is interrupted."""
         node = Node(demand.number, outer.node if outer else None, request.kind, request.operation_name, now)
-        call = InFlightCall(node, demand.granted, self.cancellation, request, demand, outer, self.home)
+        call = InFlightCall(
+            node, demand.granted, self.cancellation, request=request, demand=demand, outer=outer, home=self.home
+        )
         until = self.phase_ends(request) if demand.landing else self.account.work_until
         timeout = request.timeout
         if timeout is not None and now + timeout < until:

@@ -96,9 +96,11 @@ class Around(TypedDict, total=False):
         parent: None makes the context independent of the contexts around it; its snapshot says so. Another context
             makes it a part of that one, for example in a thread that carries no context variables. The default is
             the innermost context that this code runs in.
+        spent: What an earlier process has used of the same limits; it is not booked above again.
     """
 
     parent: ExecutionContext | None
+    spent: Usage
 
 
 def parent_of(around: Around) -> ExecutionContext | None:
@@ -108,12 +110,12 @@ def parent_of(around: Around) -> ExecutionContext | None:
         TypeError: For a keyword that does not exist; else a misspelt one would change nothing.
         ConfigurationError: If the parent is no context, or the context around is over.
     """
-    if not around:
+    for name in around.keys() - {"parent", "spent"}:
+        raise TypeError(f"ExecutionContext() got an unexpected keyword argument {name!r}; limits belong to its config")
+    if "parent" not in around:
         current: ExecutionContext | None = enclosing.current()
         return current
-    for name in around.keys() - {"parent"}:
-        raise TypeError(f"ExecutionContext() got an unexpected keyword argument {name!r}; limits belong to its config")
-    parent = around.get("parent")
+    parent = around["parent"]
     if parent is not None and not isinstance(parent, ExecutionContext):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f"parent={parent!r} is neither an ExecutionContext nor None")
     return parent
@@ -143,7 +145,6 @@ class ExecutionContext:
         clock: Clock = SYSTEM_CLOCK,
         ids: IdSource = SYSTEM_IDS,
         on_event: Listener | None = None,
-        spent: Usage | None = None,
         **around: Unpack[Around],
     ) -> None:
         """Open a context; its deadline starts to run now.
@@ -161,7 +162,6 @@ class ExecutionContext:
             clock: The source of time.
             ids: The source of identifiers.
             on_event: Told of every incident, on the thread that found it.
-            spent: What an earlier process has used of the same limits; it is not booked above again.
             around: ``parent=None`` for a context that is independent of those around it; see `Around`.
 
         Raises:
@@ -187,8 +187,8 @@ class ExecutionContext:
         if pipeline is not None or circuit_breaker is not None:
             tree = tree._replace(guards=guards_of(pipeline, circuit_breaker, metadata, account, tree.guards))
         self._set_up(account, tree, incidents, parent)
-        if spent is not None:
-            carry_over(account, spent)
+        if "spent" in around:
+            carry_over(account, around["spent"])
         self._calls.apart = parent is None and enclosing.innermost() is not None
         if parent is None:
             ROOTS[account] = tree.ledger

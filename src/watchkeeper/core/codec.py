@@ -45,7 +45,7 @@ def check_size(text: str, most: int) -> None:
     Raises:
         CodecError: If it has more than ``most`` values; commas and braces in its texts count too.
     """
-    if text.count(",") + text.count("{") + text.count("[") > most:
+    if len(text) > most and text.count(",") + text.count("{") + text.count("[") > most:
         raise CodecError(f"it holds more than {most:,} values")
 
 

@@ -24,7 +24,7 @@ Calls = Literal["llm", "tool", "child", "retry"]
 EVERY_CALL: Final[tuple[Calls, ...]] = ("llm", "tool", "child")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LimitMeter:
     """One limit.
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation, Overflow
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.text import clipped, shown
@@ -60,7 +61,8 @@ class TokenUsage(msgspec.Struct, frozen=True, gc=False):
         Every count is a whole number from 0 to `MOST_TOKENS`, and what was read from the cache and written to it is
         part of the input. Reasoning is not compared with the output: some servers count it separately.
         """
-        for count in cast("tuple[object, ...]", msgspec.structs.astuple(self)):  # a loop: half the time of `all`
+        counts: tuple[object, ...] = astuple(self)
+        for count in counts:  # a loop: half the time of `all`
             if type(count) is not int or not 0 <= count <= MOST_TOKENS:
                 return False
         return self.cached_tokens + self.cache_write_tokens <= self.input_tokens

@@ -50,6 +50,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.turn_machine import End
 from watchkeeper.loop.run import Adapter, children_outside_runs
+from watchkeeper.loop.resume import Recorded
 from watchkeeper.loop.driver import Ending
 from watchkeeper.loop.run import execute
 from watchkeeper.prompt.evaluation import PromptResponse
@@ -341,7 +342,9 @@ def outside_model(adapter: ProviderAdapter) -> PricedModel:
 def evaluated_by(adapter: ProviderAdapter, prompt: Prompt[Any]) -> Execute:
     """Return the function that executes a child run by one call of the caller's own adapter."""
 
-    async def drive(plan: RunPlan[Any], home: RunScope, transcript: Transcript, loop: Execute) -> Ending:
+    async def drive(
+        plan: RunPlan[Any], home: RunScope, transcript: Transcript, loop: Execute, recorded: Recorded | None
+    ) -> Ending:
         children = Children(Family(home, lambda: plan.model), loop)
         with children.attached():
             return await _ask(adapter, prompt, plan, home)

@@ -303,10 +303,10 @@ class TurnMachine:
                 return self._ask()
             case Replied():
                 return self._replied(signal)
-            case Compacted():
-                return self._compacted(signal)
             case ToolsDone():
                 return self._tools_done(signal)
+            case Compacted():
+                return self._compacted(signal)
             case Observed():
                 return self._observed(signal)
             case Parsed():

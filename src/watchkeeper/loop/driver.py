@@ -8,7 +8,8 @@ recorded on the session's log. Only the machine decides what comes next.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import msgspec
 
@@ -80,24 +81,12 @@ class Ending(msgspec.Struct, frozen=True):
     answered_by: tuple[str, ...]
 
 
-class Drive(Protocol):
-    """The function that takes a run from its first messages to its end; `drive` is the loop's."""
-
-    async def __call__(
-        self,
-        plan: RunPlan[Any],
-        scope: RunScope,
-        transcript: Transcript,
-        execute: Execute,
-        recorded: Recorded | None = None,
-        /,
-    ) -> Ending:
-        """Run to the end."""
-        ...
+Drive = Callable[[RunPlan[Any], RunScope, Transcript, Execute, Recorded | None], Awaitable[Ending]]
+"""The function that takes a run from its first messages to its end; `drive` is the loop's."""
 
 
 async def drive(
-    plan: RunPlan[Any], scope: RunScope, transcript: Transcript, execute: Execute, recorded: Recorded | None = None, /
+    plan: RunPlan[Any], scope: RunScope, transcript: Transcript, execute: Execute, recorded: Recorded | None = None
 ) -> Ending:
     """Run the loop to its end.
 

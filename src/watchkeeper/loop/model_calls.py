@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from operator import is_
 from typing import Any, Final
 
@@ -106,7 +105,7 @@ class ModelCalls:
             line.recall_switch(switched_to)
         line.in_use.bound.tokens(self._transcript)
         line.answered()
-        density = line.in_use.bound.learn(reply)
+        density = line.in_use.bound.learn(reply, reply.usage)
         if density is not None:
             self._scope.densities[line.in_use.label] = density
         self._call_ids.update(call.call_id for call in reply.message.tool_calls)
@@ -135,9 +134,11 @@ class ModelCalls:
                     raise self._given_up(failure, phase) from failure.error
                 continue
             line.answered()
-            density = line.in_use.bound.learn(reply)
+            density = line.in_use.bound.learn(reply, self._charged.tokens)
             if density is not None:
                 self._scope.densities[line.in_use.label] = density
+            if self._charged.tokens is not reply.usage and not reply.usage.is_possible:
+                return replace(reply, usage=self._charged.tokens)  # the report may not even be storable
             return reply
 
     async def _ask_in_use(self, number: int, phase: Phase) -> ModelReply:
@@ -200,6 +201,14 @@ class ModelCalls:
         likely = model.worst(min(tokens, request.estimate.input_tokens), landing=request.phase == "landing")
         return EstimatedRequest(**msgspec.structs.asdict(request), likely=likely)
 
+    def _begun(self, turn: Turn, number: int, ticket: Ticket) -> CallBegun:
+        """Return the event that an admitted attempt begins, with the most that it can use."""
+        model, output, worst = self.line.in_use, ticket.max_output_tokens, turn.worst
+        nanos = None if model.price is None else worst.nanos(output)
+        tokens = TokenUsage(input_tokens=worst.input_tokens, output_tokens=output)
+        now = self._scope.clock.now()
+        return CallBegun("llm", model.label, turn.number, number, ticket.node_id, "", tokens, nanos, now)
+
     async def _attempt(self, turn: Turn, number: int) -> ModelReply:
         """Make one admitted attempt and record its reply."""
         clock, in_use = self._scope.clock, self.line.in_use
@@ -209,16 +218,9 @@ class ModelCalls:
         task = asyncio.current_task()
         heard: list[str] = []
 
-        def intent(ticket: Ticket) -> CallBegun:
-            output, worst = ticket.max_output_tokens, turn.worst
-            nanos = None if price is None else worst.nanos(output)
-            tokens = TokenUsage(input_tokens=worst.input_tokens, output_tokens=output)
-            return CallBegun(
-                "llm", in_use.label, turn.number, number, ticket.node_id, "", tokens, nanos, clock.now()
-            )
-
         async def work(ticket: Ticket) -> ModelReply:
-            await self._scope.announce(partial(intent, ticket), last=turn.phase == "landing")
+            if self._scope.durable is not None:
+                await self._scope.begin_call(self._begun(turn, number, ticket), last=turn.phase == "landing")
             try:
                 asked = in_use.asking(ticket, heard, landing=turn.phase == "landing")
                 return _checked(await model.turn(asked), model.provider)
@@ -229,8 +231,8 @@ class ModelCalls:
             nonlocal spent
             if reply is None:
                 spent = charge_failure(error, turn.worst, ticket.max_output_tokens, price)
-                return spent
-            spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
+            else:
+                spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
             return spent
 
         request = CallRequest(
@@ -305,7 +307,9 @@ class ModelCalls:
         if isinstance(error, ProviderError):
             return error
         if isinstance(error, NotOnRecordError):
-            return WorkStoppedError(Stop("store_failed", "store", f"The run's events cannot be stored: {error}."), error)
+            return WorkStoppedError(
+                Stop("store_failed", "store", f"The run's events cannot be stored: {error}."), error
+            )
         if isinstance(error, EgressRefusedError):
             self._record_failure(turn, number, error.stop.reason, str(error), None)
             return WorkStoppedError(error.stop, error)
@@ -390,8 +394,11 @@ class ModelCalls:
     def _check_context(self) -> None:
         """Stop before the context of the model in use overflows; a landing turn may use the rest of it."""
         in_use = self.line.in_use
-        room, tokens, window = in_use.room, in_use.bound.likely(), in_use.model.context_window
-        if room is not None and tokens is not None and tokens > room:
+        room = in_use.room
+        if room is None:
+            return
+        tokens, window = in_use.bound.likely(), in_use.model.context_window
+        if tokens is not None and tokens > room:
             said = f"The conversation has grown to about {tokens:,} tokens; the model holds {window:,}."
             raise WorkStoppedError(Stop("context_full", "loop", said, "context_window", f"{window:,} tokens"))
 
@@ -405,8 +412,9 @@ class ModelCalls:
         if limits.landing is None:
             return None
         after = self.line.in_use.worst(call.input_tokens + limits.min_output_tokens, landing=True)
-        wanted = CallRequest(kind="llm", estimate=call, landing=after)
-        return after if number > 1 or self._gate.affords(wanted) else None
+        if number > 1 or self._gate.affords(CallRequest(kind="llm", estimate=call, landing=after)):
+            return after
+        return None
 
     def _with_own_call_ids(self, reply: ModelReply) -> ModelReply:
         """Return the reply with call ids that are unique in the conversation.

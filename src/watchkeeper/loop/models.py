@@ -92,17 +92,21 @@ class InputBound:
         self._seen = len(transcript)
         self._known = self.fixed + sum(message_bytes(message) + self._images(message) for message in transcript)
 
-    def learn(self, reply: ModelReply) -> float | None:
+    def learn(self, reply: ModelReply, counted: TokenUsage) -> float | None:
         """Take the provider's own count: it covers everything up to and including the reply's message.
 
         A count below an earlier count of the segment does not cover everything: then the bound of what was sent is
         kept. A provider that compacts the conversation itself says so by `ModelReply.context_tokens`.
 
+        Args:
+            reply: The reply.
+            counted: What it is charged for (`counted_usage`). If that is not what was reported, nothing is learned.
+
         Returns:
             The input tokens per byte, if this was the first count of a segment that is not too short; else None.
         """
         usage = reply.usage
-        if usage.input_tokens == 0 or not usage.is_possible:
+        if counted is not usage:
             return None
         measures = not self._counted and self._known >= MEASURED_BYTES and reply.context_tokens is None
         density = usage.input_tokens / self._known if measures else None

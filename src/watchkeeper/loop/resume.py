@@ -19,11 +19,11 @@ import msgspec
 
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.children.child import BegunChild
-from watchkeeper.core.codec import CodecError, encode
+from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.messages import ToolCall, Transcript
-from watchkeeper.core.model import STATES, ModelReply
+from watchkeeper.core.model import STATES, CompletionStatus, ModelReply
 from watchkeeper.core.usage import Presumed, TokenUsage, Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.turn_machine import (
@@ -74,7 +74,7 @@ from watchkeeper.tools.values import image_parts
 STEPS = (ModelReplied, ToolInvoked, ObserversRan, CompletionChecked, ContextCompacted, WorkStopped)
 """Events that answer a command of the machine."""
 
-STATUSES = {state: status for status, state in STATES.items()}
+STATUSES: Final[Mapping[str, CompletionStatus]] = {state: status for status, state in STATES.items()}
 
 
 Below = Callable[[ChildStarted], BegunChild | None]
@@ -311,34 +311,6 @@ class Resumed(msgspec.Struct, frozen=True):
         return changes_of(self.recorded.opened, digests, accepted=self.accept_changes)
 
 
-class ResumedMany(msgspec.Struct, frozen=True):
-    """What a run over many items goes on with.
-
-    Attributes:
-        run_context: The identifiers of the whole.
-        after: Number of its last event.
-        opened: What it was made of.
-        concurrency: How many items ran at once.
-        kept: By index, the results that stand.
-        going_on: By index, log and record of the items that were interrupted.
-        redo: The indexes of the items that are done now, in order.
-        spent: What all items have used.
-        worked_seconds: How long the whole had worked.
-        accept_changes: Whether prompt, tools and models may differ from those on record.
-    """
-
-    run_context: RunContext
-    after: int
-    opened: RunOpened
-    concurrency: int
-    kept: Mapping[int, RunResult[Any]]
-    going_on: Mapping[int, tuple[Sequence[Envelope], Resumed]]
-    redo: tuple[int, ...]
-    spent: Usage
-    worked_seconds: float
-    accept_changes: bool = False
-
-
 def changes_of(opened: RunOpened, digests: Mapping[str, str], *, accepted: bool) -> tuple[str, ...]:
     """Return what a run is made of differently now.
 
@@ -379,14 +351,6 @@ def digests_of_template(template: PromptTemplate[Any], models: Iterable[PricedMo
 
 def _digests(**parts: Any) -> dict[str, str]:
     return {name: sha256(encode(part)).hexdigest()[:16] for name, part in parts.items()}
-
-
-def digest_of_item(item: object) -> str:
-    """Return a digest of an item; an empty text if it has no typed JSON form."""
-    try:
-        return sha256(encode(dump(item))).hexdigest()[:16]
-    except CodecError:
-        return ""
 
 
 class Spent(NamedTuple):

@@ -127,7 +127,7 @@ async def call_through(scope: RunScope, request: CallRequest, work: Work[T], met
     """
     gate = scope.gate
     outcome = await gate.acall(request, work, meter)
-    if not _may_come_later(outcome):
+    if outcome.admitted or not _may_come_later(outcome):
         return outcome
 
     def left() -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -22,7 +22,7 @@ from watchkeeper.children.nested_adapter import response_of
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
-from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, StoreError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context
 from watchkeeper.accounting.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
@@ -33,10 +33,10 @@ from watchkeeper.loop.driver import Drive, drive
 from watchkeeper.loop.resume import Resumed, digests_of
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import RunEnded, RunOpened, RunResumed, RunStarted, log_end
+from watchkeeper.runtime.events import RunEnded, RunOpened, RunResumed, RunStarted
 from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
-from watchkeeper.runtime.result import RunResult, broken_off, result_of, transcript_of
+from watchkeeper.runtime.result import RunResult, broken_off, log_end, result_of, transcript_of
 from watchkeeper.runtime.shared_budget import gate_outside_runs
 from watchkeeper.runtime.user_code import booked
 from watchkeeper.session.session import Session
@@ -87,8 +87,10 @@ async def execute(
         _announce_again(plan, scope, resumed)
         transcript = recorded.opening
     try:
-        if opened is not None and resumed is None:
-            await scope.announce(partial(_opened, plan, scope, opened))
+        if opened is not None and resumed is None and scope.durable is not None:
+            scope.record(_opened(plan, scope, opened()))
+            with suppress(StoreError):  # the first call waits for the store, and does not begin without it
+                await scope.durable.barrier()
         ending = await drive(plan, scope, transcript, execute, recorded)
         await booked(scope.gate)
     except BaseException as error:
@@ -105,6 +107,27 @@ async def execute(
         error=ending.error if end.stop is not None else None,
         answered_by=ending.answered_by,
     )
+
+
+def in_force(limits: Limits, session: Session, clock: Clock, late: float = 0.0) -> Limits:
+    """Return the limits, tightened by a `Budget` that is in the session's state.
+
+    Args:
+        limits: The limits that the caller gave.
+        session: The session whose state may hold a `Budget`.
+        clock: The clock of the run.
+        late: How many seconds ago the caller called.
+
+    Raises:
+        LimitsError: If the deadline was over when the caller called.
+    """
+    budget = session[Budget].latest()
+    if budget is not None:
+        limits = tighten(limits, budget.as_limits(), clock)
+    deadline = limits.deadline
+    if isinstance(deadline, Deadline) and deadline.remaining(clock) + timedelta(seconds=late) <= timedelta(0):
+        raise LimitsError(f"the deadline {deadline.at.isoformat()} is over already; give a later one or a length")
+    return limits
 
 
 def _announce(plan: RunPlan[Any], scope: RunScope) -> RunStarted:
@@ -155,9 +178,9 @@ def _announce_again(plan: RunPlan[Any], scope: RunScope, resumed: Resumed) -> No
     )
 
 
-def _opened(plan: RunPlan[Any], scope: RunScope, more: Callable[[], dict[str, Any]]) -> RunOpened:
+def _opened(plan: RunPlan[Any], scope: RunScope, more: dict[str, Any]) -> RunOpened:
     """Return what another process needs to go on with the run."""
-    facts = {"origin": {}, "params": (), "variables": {}, "not_resumable": "", **more()}
+    facts: dict[str, Any] = {"origin": {}, "params": (), "variables": {}, "not_resumable": "", **more}
     run_id, now = scope.run_context.run_id, scope.clock.now()
     return RunOpened(run_id=run_id, digests=digests_of(plan), created_at=now, **facts)
 

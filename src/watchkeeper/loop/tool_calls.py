@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -41,6 +40,7 @@ from watchkeeper.loop.models import bounds_input
 from watchkeeper.loop.retry import call_through, held_back
 from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.plan import MAX_RESULT_BYTES, NotOnRecordError, RunPlan, RunScope
+from watchkeeper.runtime.result import images_of
 from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
@@ -162,7 +162,8 @@ class ToolCalls:
                 done = earlier.done.get(call.call_id)
                 message, shown = recalled(call, done) if done else await self._finish(call, attempt)
                 messages.append(message)
-                images += image_parts(call.name, shown)
+                if shown:
+                    images += image_parts(call.name, shown)
                 stop = stop or attempt.stop
         return ToolsDone(tuple(messages), stop, tuple(images))
 
@@ -211,12 +212,14 @@ class ToolCalls:
 
         def intent(ticket: Ticket) -> CallBegun:
             turn = self._turn
-            return CallBegun("tool", tool.name, turn, number, ticket.node_id, call.call_id, TokenUsage(), 0, clock.now())
+            return CallBegun(
+                "tool", tool.name, turn, number, ticket.node_id, call.call_id, TokenUsage(), 0, clock.now()
+            )
 
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
-            if not tool.may_repeat:
-                await self._scope.announce(partial(intent, ticket))
+            if self._scope.durable is not None and not tool.may_repeat:
+                await self._scope.begin_call(intent(ticket))
             context = self._context(call, tool, number, ticket)
             try:
                 if process is not None:
@@ -360,7 +363,7 @@ class ToolCalls:
 
 def recalled(call: ToolCall, done: ToolInvoked) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
     """Return the message and images of a call that has its result on record."""
-    images = done.result.shown()[1] if isinstance(done.result, ToolResult) else ()
+    images = images_of(done.result)
     return ToolMessage(call.call_id, call.name, done.rendered_output, is_error=not done.success), images
 
 
@@ -417,7 +420,7 @@ def classify(
         said = held_back(outcome) if outcome.stop is None else outcome.stop.message
         return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {said}")
     if outcome.error is None:
-        result = cast("ToolResult[Any]", outcome.value)
+        result: Any = outcome.value
         return "ok" if result.success else "failed", result
     if isinstance(outcome.error, NotOnRecordError):
         return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {outcome.error}")
@@ -460,8 +463,8 @@ def recordable(attempt: Attempt, bounds_input: bool) -> tuple[Attempt, str, tupl
     """
     try:
         check(attempt.result, MOST_RESULT_VALUES, MOST_RESULT_LEVELS)
-        text, images = cast("tuple[object, tuple[ImagePart, ...]]", attempt.result.shown())
-        if not isinstance(text, str):
+        text, images = attempt.result.shown()
+        if type(text) is not str:
             why = f"its message is of the type {type(text).__name__}, not a text"
         elif bounds_input and any(image.max_tokens is None for image in images):
             return failed(attempt, UNBOUNDED_IMAGE)

@@ -144,8 +144,10 @@ READING: Final = frozenset(("select", "with"))
 """Statements that only read."""
 
 THING: Final = re.compile(
-    r"'([^'\n]{2,80})'|\"([^\"\n]{2,80})\"|`([^`\n]{2,80})`|((?:[a-z][a-z0-9+.-]*://)?[\w~.@-]*(?:[/\\][\w.@~{}-]+)+/?)"
-    r"|(\w[\w-]*(?:[._:@-][\w-]+)+)"
+    r"'([^'\n]{2,80})'|\"([^\"\n]{2,80})\"|`([^`\n]{2,80})`|"
+    # a path begins at a word's beginning or a slash, so that a long word is not searched from each of its characters
+    r"((?:(?<![\w~.@-])|(?=[/\\]))(?:[a-z][a-z0-9+.-]*://)?[\w~.@-]*(?:[/\\][\w.@~{}-]+)+/?)"
+    r"|(\b\w[\w-]*(?:[._:@-][\w-]+)+)"
 )
 
 

@@ -12,9 +12,10 @@ from typing import Final, NamedTuple
 
 from watchkeeper.observers.vocabulary import BEFORE, CHANGING, KNOWN, READING, SAYING, SEARCHING
 
-LONGEST: Final = 4_000
+LONGEST: Final = 4_100
+"""The characters of a line that are read, a little more than are read of an argument."""
 
-QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
+QUOTED: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\[\s\S]?)*(?:\"|\Z)")
 BETWEEN: Final = re.compile(r"(?:&&|\|\||;|\n|(?<!\|)\|(?!\|))")
 REDIRECT: Final = re.compile(r"(?<![0-9&<>=-])1?>>?\s*(?!\s*(?:/dev/null|&))[\w./~$\"'-]")
 NOISE: Final = re.compile(r" ?[0-9&]?>>? ?(?:/dev/null|&\d)| ?\d>&\d")
@@ -23,10 +24,12 @@ SCRIPT_RANGE: Final = re.compile(r"['\"]?\d+(?:,\+?\d+|,\$)?[pqd]?(?:;\d+q)?['\"
 LINE: Final = re.compile(r"\s*(?:\$ )?([a-z][\w.+-]*)\s+\S")
 SETTING: Final = re.compile(r"--(?!.*(?:timeout|output|namespace|context|color|verbose|watch|tail|since|wait))[\w-]+=")
 HUNK: Final = re.compile(r"^([+-])(?!\+\+|--)(.*)$", re.M)
-SUBSTITUTE: Final = re.compile(r"^\d*,?\d*s(.)(.*?)(?<!\\)\1(.*?)(?<!\\)\1")
-REPLACE: Final = re.compile(r"\.replace\(\W*(\w.*?)[\"'\\]+,[\s\"'\\]*(\w?.*?)[\"'\\]+\)")
+SUBSTITUTE: Final = re.compile(r"^\d*(?:,\d*)?s(.)(.*?)(?<!\\)\1(.*?)(?<!\\)\1")
+REPLACE: Final = re.compile(
+    r"\.replace\(\W{0,8}(\w.{0,200}?)(?<![\"'\\])[\"'\\]{1,4},[\s\"'\\]{0,8}(\w?.{0,200}?)[\"'\\]{1,4}\)"
+)
 SCRIPT: Final = re.compile(r"^[\d,$]*[caid]\\?\s*")
-PLACE: Final = re.compile(r"(?<![\w.~@-])[\w.~@-]*(?:/[\w.@-]+)+|\b[\w-]+\.[a-z]{1,5}\b")
+PLACE: Final = re.compile(r"(?<![\w.~@-])[\w.~@-]*(?:/[\w.@-]+)+|\b(?<!\w)(?<!\w-)[\w-]+\.[a-z]{1,5}\b")
 
 CHANGING_PAIRS: Final = re.compile(
     r"\b(?:git\s+(?:-\S+\s+)*(?:commit|push|checkout|reset|stash|apply|add|merge|rebase|restore|revert|cherry-pick"

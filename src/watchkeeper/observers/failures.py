@@ -114,7 +114,7 @@ LISTED: Final = re.compile(r"[\w./\\-]+:\d+[:-]")
 ENDED: Final = re.compile(
     r"^\W*(?:(?:command|process|program)\s+)?(?:exit(?:ed)?(?:\s+with)?(?:[ _-]?(?:code|status))?|status|"
     r"return[ _]?code|"
-    r"rc|code|\?)\W{0,3}(?<!\d)([0-2]?\d?\d)(?:\W*$|[\s,;|)\]]+(?:\w+\s*[=:]\s*[\w.]+[\s,;)\]]*)*$)",
+    r"rc|code|\?)\W{0,3}(?<!\d)([0-2]?\d?\d)(?:\W*$|[\s,;|)\]]+(?:\w+\s*[=:]\s*[\w.]+(?:[\s,;)\]]+|$))*$)",
     re.MULTILINE,
 )
 """The line that tells the exit code."""
@@ -125,12 +125,12 @@ VERDICT: Final = re.compile(
     r"(?<![\d.])(?!0*[45]\d\d [ef])\d+ (?:(?:tests?|checks?|cases?|specs?|assertions?|new|more|type|syntax|lint\w*|"
     r"files?|"
     r"rules?) )?(?:failed|passed|failing|passing|failures?|errors?|problems?|warnings?|violations?|mismatch(?:es)?)\b"
-    r"|^\s*(?:failed|fail|not ok|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b)[\w./-]*[/_:.\d]"
+    r"|^[^\S\n]*(?:failed|fail|not ok|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b)[\w./-]*[/_:.\d]"
     r"|\bassert|\bexpected:? [^\s,;]*\d|\bexpected .{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures|errors|"
     r"passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])"
     r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|\b(?:test|spec|check|"
     r"lint)[\w ]{0,20}(?:failed|red)\b"
-    r"|\w+:? failed:? (?:expected|at line|assert|in \w+ \d)|\d+ (?:of|/) ?\d+ (?:tests|checks|passed|failed|ok)",
+    r"|\w:? failed:? (?:expected|at line|assert|in \w+ \d)|\d (?:of|/) ?\d+ (?:tests|checks|passed|failed|ok)",
     re.MULTILINE,
 )
 """What a check says of what it checked, in lower case."""
@@ -249,7 +249,7 @@ def _decoded(text: str) -> dict[str, Any]:
     """Return the fields of an answer; none if it is no whole JSON object."""
     try:
         fields = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return {}
     return cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
 
@@ -352,7 +352,8 @@ def _unwrapped(text: str, *, has_code: bool) -> str:
 
 
 ENVELOPE: Final = re.compile(
-    r"^\W*(?:stdout|stderr|output)\W*$|^\W*(?:rc|took|elapsed|duration|time|done)\b[ \w:=]*?[\d.]+ ?(?:ms|s)\W*$",
+    r"^[^\w\n]*(?:stdout|stderr|output)[^\w\n]*$|"
+    r"^[^\w\n]*(?:rc|took|elapsed|duration|time|done)\b[ \w:=]*?(?<![\d.])[\d.]+ ?(?:ms|s)[^\w\n]*$",
     re.MULTILINE,
 )
 WRITTEN: Final = re.compile(r"^(?:std_?out|std_?err|output|out|err|text|lines|body|content|response|result|log)$")

@@ -30,6 +30,9 @@ from watchkeeper.tools.context import ToolInvoked
 READ_CHARS: Final = 4_000
 """The characters of a result or of an argument that are read; of longer texts the middle is only compared."""
 
+READ_ARGUMENTS: Final = 5 * READ_CHARS
+"""The characters of all arguments of a call that are read, together."""
+
 READ_VALUES: Final = 100
 """The number of values among a call's arguments that are read."""
 
@@ -62,12 +65,15 @@ PASSING_FIELD: Final = re.compile(
     r"|elapsed|duration|took|uptime|age|attempts?|tries|try|polls?|looks?|calls?|seq|pid|checked|asked|queried|polled|fetched"
     r"|refreshed|time|runtime|nonce"
     r"|response-time|wall|token|hash|sha|sha256|md5|digest|checksum|rev|revision|rid|tid|execution_count|seconds|secs)"
-    r"(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|number|key|token|time|ref))*"
+    r"(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|number|key|token|time|ref)){0,3}"
     r"|(?:query|server|exec|execution|total|cpu|read|load|db|sql|tool|fetch|op)_?(?:ms|millis|secs|seconds|time)"
     r"|[a-z_]+_(?:at|ts|hash|token|elapsed|rev))|ms|millis|msec"
     r"|requestid|traceid|in|after|within|real|user|sys"
 )
 """Words after which a number, or a code, differs by itself."""
+
+LONGEST_NAME: Final = 100
+"""A longer word is no name of such a field."""
 
 MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys"))
 """Words after which only a duration passes."""
@@ -359,7 +365,7 @@ def passes(before: str, token: str) -> bool:
 @lru_cache(maxsize=2048)
 def is_passing(before: str) -> bool:
     """Return whether what stands after a word differs at every call by itself."""
-    return PASSING_FIELD.fullmatch(before) is not None
+    return len(before) <= LONGEST_NAME and PASSING_FIELD.fullmatch(before) is not None
 
 
 def rows_of(tokens: Sequence[str], asked: frozenset[str]) -> frozenset[int]:
@@ -382,6 +388,14 @@ def bounded(text: str) -> str:
         return text
     half = READ_CHARS // 2
     return f"{text[:half]} middle{hash(text[half:-half])} {text[-half:]}"
+
+
+def both_ends(text: str) -> str:
+    """Return what is read of an argument: as `bounded`, with the fingerprint on a line of its own."""
+    if len(text) <= READ_CHARS:
+        return text
+    half = READ_CHARS // 2
+    return f"{text[:half]}\nmiddle{hash(text[half:-half])}\n{text[-half:]}"
 
 
 def normal(text: str) -> str:
@@ -444,10 +458,13 @@ def read_arguments(params: Any) -> Question:
     """Return what arguments ask and what they write."""
     question = Question([], [], [], [], [], [], [], [])
     if isinstance(params, str):
-        _read_text("", params[:READ_CHARS], question)
+        _read_text("", both_ends(params), question)
         return question
-    named = list(islice(_flat(params), READ_VALUES))
-    for path, value in named:
+    left = READ_ARGUMENTS
+    for path, value in islice(_flat(params), READ_VALUES):
+        if isinstance(value, str):
+            left -= min(len(value), READ_CHARS)
+            value = both_ends(value) if left >= 0 else f"{hash(value)}"  # of the rest only whether it is the same
         key = path.rpartition(".")[2]
         _read_value(path, kind_of_key(key), value, question)
     if not question.asked and not question.payload:
@@ -463,7 +480,7 @@ def _read_value(path: str, kind: str, value: Any, question: Question) -> None:
             if kind != "passing":
                 question.exact.append(f"{path}={value}")
             return
-        _read_text(kind, value[:READ_CHARS], question)
+        _read_text(kind, value, question)
     elif isinstance(value, bool):
         question.exact.append(f"{path}={value}")
     elif kind == "passing":

@@ -8,7 +8,6 @@ every event of a run's log known.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,13 +19,13 @@ import msgspec
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
 from watchkeeper.core.model import CompletionState, FinishReason
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
+from watchkeeper.session.tagging import check_only
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.tools.context import ToolInvoked
 
@@ -64,6 +63,9 @@ class RunStarted(msgspec.Struct, frozen=True):
     item_index: int | None = None
 
 
+check_only(RunStarted, "run_context", "prompt_name", "model", "limits", "item", "fallback")
+
+
 @event("model_replied")
 class ModelReplied(msgspec.Struct, frozen=True):
     """The model answered one turn.
@@ -95,6 +97,9 @@ class ModelReplied(msgspec.Struct, frozen=True):
     landing: bool
     created_at: datetime
     refusal: str = ""
+
+
+check_only(ModelReplied, "message", "finish", "model")
 
 
 @event("model_failed")
@@ -133,8 +138,8 @@ class ModelFailed:
 class CallBegun(msgspec.Struct, frozen=True):
     """A model call, or a tool call that may change something, begins: it is on record before anything is sent or done.
 
-    Recorded only where there is a store. A call that began and has neither result nor failure after it, because its
-    process ended, may have had its effect.
+    It is written to the store, if there is one, and is no event of the session's log. A call that began and has neither
+    result nor failure after it, because its process ended, may have had its effect.
 
     Attributes:
         kind: ``llm`` or ``tool``.
@@ -578,6 +583,9 @@ class ChildStarted:
     ordinal: int = 0
 
 
+check_only(ChildStarted, "run_context", "prompt_name", "model", "limits", "call_id")
+
+
 @event("child_ended")
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
@@ -644,33 +652,6 @@ def segment_of(old: Sequence[Message], opening: Iterable[int], summary: str, kep
     The loop and `transcript_of` build it with this, so what is replayed is what was sent.
     """
     return (*(old[place] for place in opening), UserMessage.of(summary), *old[len(old) - kept :])
-
-
-def log_end(
-    line: str, ids: Mapping[str, str], prompt: str, stop: Stop | None, completion: str, usage: Usage, **more: Any
-) -> None:
-    """Write one structured log line about the end of a run.
-
-    Args:
-        line: The name of the log line.
-        ids: The identifiers of the run.
-        prompt: ``ns/key`` of the run's prompt.
-        stop: Why it ended early, or None.
-        completion: The verdict of the completion checker.
-        usage: The usage of the run.
-        **more: What else the line says, such as times.
-    """
-    if is_logged(logging.INFO):
-        logger().info(
-            line,
-            **ids,
-            prompt=prompt,
-            stop=stop.reason if stop else None,
-            completion=completion,
-            **more,
-            tokens=usage.tokens.total,
-            cost_usd=None if usage.cost is None else float(usage.cost),
-        )
 
 
 OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)

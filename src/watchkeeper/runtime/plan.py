@@ -24,7 +24,7 @@ from watchkeeper.prompt.evaluation import NestedExecutionConfig
 from watchkeeper.prompt.observer import SourceConfig
 from watchkeeper.prompt.evaluation import RenderedPrompt
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ReducerFailed
+from watchkeeper.runtime.events import CallBegun, ReducerFailed
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
@@ -145,6 +145,10 @@ class NotOnRecordError(StoreError):
 class Durable(Protocol):
     """Where a run's events go that must be on record before it goes on."""
 
+    async def begin_call(self, run_id: UUID, call: CallBegun) -> None:
+        """Put on disk that a call begins; see `barrier`."""
+        ...
+
     def hold(self, run_id: UUID) -> None:
         """Let what a run records from now on belong together: a crash leaves all of it on record, or nothing."""
         ...
@@ -209,21 +213,20 @@ class RunScope(msgspec.Struct, frozen=True, weakref=True):
     durable: Durable | None = None
     item_index: int | None = None
 
-    async def announce(self, intent: Callable[[], Any], *, last: bool = False) -> None:
-        """Record what is about to be done, and return once that is on disk; nothing without a store.
+    async def begin_call(self, call: CallBegun, *, last: bool = False) -> None:
+        """Put on disk that a call is about to begin, if there is a store.
 
         Args:
-            intent: Makes the event; called only with a store.
+            call: The call.
             last: Whether it is the last turn, which is taken even if nothing can be put on record any more.
 
         Raises:
-            NotOnRecordError: If it cannot be put on record: then it must not be done.
+            NotOnRecordError: If it cannot be put on record: then it must not begin.
         """
         if self.durable is None:
             return
-        self.record(intent())
         try:
-            await self.durable.barrier()
+            await self.durable.begin_call(self.run_context.run_id, call)
         except StoreError as error:
             if not last:
                 raise NotOnRecordError(str(error)) from error

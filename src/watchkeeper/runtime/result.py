@@ -7,7 +7,8 @@ conversation, which is kept nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -28,10 +29,12 @@ from watchkeeper.core.messages import (
 )
 from watchkeeper.core.model import CompletionState
 from watchkeeper.core.quantities import counted, format_duration, format_money
+from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
 from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import (
+    CallBegun,
     ContextCompacted,
     ModelFailed,
     ModelReplied,
@@ -410,6 +413,33 @@ def spent(
     return ", ".join(parts if duration is None else [*parts, format_duration(duration)])
 
 
+def log_end(
+    line: str, ids: Mapping[str, str], prompt: str, stop: Stop | None, completion: str, usage: Usage, **more: Any
+) -> None:
+    """Write one structured log line about the end of a run.
+
+    Args:
+        line: The name of the log line.
+        ids: The identifiers of the run.
+        prompt: ``ns/key`` of the run's prompt.
+        stop: Why it ended early, or None.
+        completion: The verdict of the completion checker.
+        usage: The usage of the run.
+        **more: What else the line says, such as times.
+    """
+    if is_logged(logging.INFO):
+        logger().info(
+            line,
+            **ids,
+            prompt=prompt,
+            stop=stop.reason if stop else None,
+            completion=completion,
+            **more,
+            tokens=usage.tokens.total,
+            cost_usd=None if usage.cost is None else float(usage.cost),
+        )
+
+
 # --- folds of the log -----------------------------------------------------------------------------------------------
 
 
@@ -468,7 +498,10 @@ def as_continued(log: Iterable[Envelope]) -> Sequence[Envelope]:
     kept: list[Envelope] = []
     for envelope in log:
         if isinstance(envelope.event, RunResumed):
+            count = len(kept)
             while kept and kept[-1].seq > envelope.event.after:
+                kept.pop()
+            while len(kept) < count and isinstance(kept[-1].event, CallBegun):  # it was a part of what is taken back
                 kept.pop()
         kept.append(envelope)
     return kept

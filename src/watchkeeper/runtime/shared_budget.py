@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.accounting.call_request import CallRequest, Charge, Waits, exhausted
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.accounting.budget import BudgetTracker
@@ -25,6 +25,7 @@ from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import BudgetExceededError, Stop
 from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.ids import IdSource
+from watchkeeper.core.usage import Usage
 from watchkeeper.accounting.limits import Limits, tighten
 from watchkeeper.runtime.user_code import done_by
 from watchkeeper.session.session import Session
@@ -36,12 +37,14 @@ class _Shared:
 
     Attributes:
         gate: Bounds everything that is evaluated with the tracker; created at the first use.
+        known: The tracker's usage, without what its user has added since then: the gate does not know of that.
         reserved: How many evaluations inside runs have reserved something at the gate.
         drawing: The gates of these evaluations; a gate's usage is added to the tracker when it closes.
         waiting: One token for each waiter; cancelled when a reservation is given back, which ends the wait.
     """
 
     gate: ExecutionContext
+    known: Usage
     reserved: int = 0
     drawing: list[ExecutionContext] = field(default_factory=list[ExecutionContext])
     waiting: list[CancellationToken] = field(default_factory=list[CancellationToken])
@@ -59,14 +62,20 @@ def behind(tracker: BudgetTracker, clock: Clock, ids: IdSource) -> _Shared:
     Raises:
         BudgetExceededError: If the tracker's budget is used up.
     """
-    left = tracker.remaining()
     with _lock:
-        shared = _shared.get(tracker)
+        left, usage, shared = tracker.remaining(), tracker.usage, _shared.get(tracker)
         if shared is None:
             # The gate outlives the run of its first use; usage inside a run is reserved at this gate (`share_of`).
             gate = ExecutionContext(replace(left.as_limits(), landing=None), clock=clock, ids=ids, parent=None)
-            shared = _shared[tracker] = _Shared(gate)
+            shared = _shared[tracker] = _Shared(gate, usage)
         return shared
+
+
+def _add(tracker: BudgetTracker, usage: Usage) -> None:
+    """Add to a tracker what its gate has counted."""
+    with _lock:
+        tracker.add(usage)
+        _shared[tracker].known += usage
 
 
 def is_drawn_from(tracker: BudgetTracker, gate: ExecutionContext) -> bool:
@@ -108,12 +117,14 @@ def gate_outside_runs(
             with gate, share.drawn_by(gate):
                 yield gate
         return
+    if tracker.usage != shared.known:
+        limits = _bounded(limits, tracker, clock)
     gate = shared.gate.child(limits, carve=False, on_event=session.dispatch)
     try:
         with gate:
             yield gate
     finally:
-        tracker.add(gate.usage)
+        _add(tracker, gate.usage)
 
 
 @contextmanager
@@ -184,12 +195,8 @@ class Share:
             yield
         finally:
             usage = gate.usage
-
-            def used(*_: object) -> Charge:
-                return Charge(usage.tokens, usage.cost_nanos, usage.presumed)
-
-            reservation.call(CallRequest(kind="child"), lambda _: None, used)  # books only; the work is done
-            tracker.add(usage)
+            _book(reservation, usage)
+            _add(tracker, usage)
             with _lock:
                 shared.drawing.remove(gate)
 
@@ -233,11 +240,34 @@ async def share_of(
         _give_back(shared)
 
 
+def _book(reservation: ExecutionContext, usage: Usage) -> None:
+    """Book at a reservation what was used elsewhere; the calls do nothing, they are counted."""
+
+    def nothing(*_: object) -> Charge:
+        return Charge()
+
+    def used(*_: object) -> Charge:
+        return Charge(usage.tokens, usage.cost_nanos, usage.presumed)
+
+    for _ in range(usage.tool_calls):  # before the rest: once that is booked, nothing may be left for a call
+        reservation.call(CallRequest(kind="tool"), lambda _: None, nothing)
+    reservation.call(CallRequest(kind="child"), lambda _: None, used)
+
+
 def _reserve(shared: _Shared, whole: Limits) -> ExecutionContext:
-    """Reserve what is left; if nothing is left, the returned context is stopped from its start."""
-    wish = replace(whole, deadline=None, landing=None, verdict=None)
+    """Reserve what is left; if nothing is left, the returned context is stopped from its start.
+
+    A child shares the tool calls of its parent if none are left. A reservation may not: its evaluation is counted
+    elsewhere until it is over.
+    """
+    wish, gate = replace(whole, deadline=None, landing=None, verdict=None), shared.gate
     with _lock:
-        reservation = shared.gate.child(wish)
+        reservation = gate.child(wish)
+        carved = {claim.count for claim in reservation.account.carved}
+        for count, ceiling in enumerate(gate.account.tops):
+            if ceiling is not None and count not in carved and reservation.stop is None:
+                stop = exhausted(Waits(count, ceiling, gate.account), reservation.account, landing=False)
+                gate.ledger.latch(reservation.account, stop, False, gate.clock.monotonic())
         if reservation.stop is None:
             shared.reserved += 1
     return reservation

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -168,7 +168,8 @@ class Journal:
                 after = self._after(before, event)
             except ReducerError as error:
                 failure, after = error, self._with(before, event, before.slices, before.writes, ())
-            envelope = cast("Envelope", after.log.latest())
+            envelope = after.log.latest()
+            assert envelope is not None, "an event was just appended"
             self.refuse_if_ended()  # a branch may have been discarded while its reducers ran
             self._state = after
             if self._dispatcher is not None and not self._is_alone():

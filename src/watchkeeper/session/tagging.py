@@ -141,6 +141,15 @@ def register_form(type_: type, tag: str, form: Form) -> None:
     _add(type_, form)
 
 
+def check_only(type_: type, *names: str) -> None:
+    """Let `check` look only at these fields of a class of ours.
+
+    Only for the records that the runtime makes most often: it fills the other fields itself, with short plain values,
+    with what is on the log already, or with values that were checked when they were made.
+    """
+    _add(type_, _looking_at(names, _form_of(type_)))
+
+
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
 _lock: Final = ModuleLock()
@@ -149,8 +158,7 @@ _leaves: set[type] = set()
 _parts: dict[type, Callable[[Any], Collection[Any]]] = {}
 """By type: the function that returns the parts of a value, for all types that are no leaves."""
 
-_SHORT: Final = 1 << VALUE_SIZE
-"""A number from which on a whole number counts as more than one value."""
+_BYTES: Final = frozenset([bytes, bytearray])
 
 
 def _add(type_: type, form: Form) -> Form:
@@ -187,14 +195,20 @@ def _check(value: object, left: int, levels: int) -> int:
         kind = type(part)  # pyright: ignore[reportUnknownVariableType]  # of anything
         if kind is str:
             if len(part) >= VALUE_SIZE:
-                left -= len(part) // VALUE_SIZE
+                left = _less(left, len(part))
         elif kind is int:
-            if not -_SHORT < part < _SHORT:
-                left -= part.bit_length() // VALUE_SIZE
+            if part.bit_length() > VALUE_SIZE:
+                left = _less(left, part.bit_length())
         elif kind not in _leaves:
             left = _check(part, left, levels - 1)
-        elif kind is bytes or kind is bytearray:
-            left -= len(part) // VALUE_SIZE
+        elif kind in _BYTES:
+            left = _less(left, len(part))
+    return left
+
+
+def _less(left: int, size: int) -> int:
+    """Return what is left after a long value, of so many characters, bytes or bits."""
+    left -= size // VALUE_SIZE
     if left < 0:
         raise _TooManyError
     return left
@@ -287,13 +301,14 @@ def _fields_form(type_: type, names: tuple[str, ...], read: Callable[[dict[str, 
             data[name] = _dump(getattr(value, name))
         return data
 
-    if not names:
-        return Form(write, read)
-    parts: Callable[[Any], Any] = attrgetter(*names)
-    if len(names) == 1:
-        only = parts
-        parts = lambda value: (only(value),)  # noqa: E731
-    return Form(write, read, parts, lambda _: [f".{name}" for name in names])
+    return _looking_at(names, Form(write, read)) if names else Form(write, read)
+
+
+def _looking_at(names: tuple[str, ...], form: Form) -> Form:
+    """Return a form whose parts are these fields."""
+    get: Callable[[Any], Any] = attrgetter(*names)
+    parts: Callable[[Any], Collection[Any]] = get if len(names) > 1 else lambda value: (get(value),)
+    return Form(form.write, form.read, parts, lambda _: [f".{name}" for name in names])
 
 
 def _known(data: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The record of one run on disk: an append-only file of JSON lines with checksums, written by one process at a time.
 
-A line is an event (``seq``, ``at``, ``tag``, ``body``) or says which process owns the file from there on (``owner``). A
-line with ``"more": true`` belongs together with the next one: a group is on record as a whole or not at all. What a
+A line is an event (``seq``, ``at``, ``tag``, ``body``), or says that a call begins (``begun``), or which process owns
+the file from there on (``owner``). A line with ``"more": true`` belongs together with the next one: a group is on record as a whole or not at all. What a
 crash leaves behind the last whole line is ignored by readers and cut off by the next owner. A `write` that succeeded
 survives the death of the process; only with ``durable`` does it survive that of the machine. Owning is a lock of the
 operating system on the open file (flock), which ends with the process, so a dead owner is told from a slow one.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 from zlib import crc32
@@ -72,6 +72,7 @@ class Line(msgspec.Struct, frozen=True):
         more: Whether the next line belongs to the same group.
         past: Whether it is an event of the session from before the run, kept so that its state can be rebuilt.
         changes: What reducers made of the event, as typed JSON; empty if none was registered for it.
+        begun: The call that begins, as JSON; empty for any other line. It is no event and has no number.
         owner: Which process writes from here on.
     """
 
@@ -82,6 +83,7 @@ class Line(msgspec.Struct, frozen=True):
     more: bool = False
     past: bool = False
     changes: msgspec.Raw = msgspec.Raw(b"")
+    begun: msgspec.Raw = msgspec.Raw(b"")
     owner: Owner | None = None
 
 
@@ -105,6 +107,11 @@ def event_line(
     return _sealed(head + b',"past":true' if past else head)
 
 
+def begun_line(call: bytes) -> bytes:
+    """Return the line that says that a call begins, given the call as JSON."""
+    return _sealed(b'{"begun":' + call)
+
+
 def owner_line(owner: Owner) -> bytes:
     """Return the line that says which process writes from here on."""
     return _sealed(b'{"owner":' + _ENCODER.encode(owner))
@@ -116,10 +123,7 @@ def _sealed(head: bytes) -> bytes:
 
 def is_whole(line: bytes) -> bool:
     """Return whether a line is complete, by its checksum."""
-    try:
-        return line[-1:] == b"\n" and int(line[-11:-3], 16) == crc32(line[:-TAIL])
-    except ValueError:
-        return False
+    return line[-TAIL:] == CHECKED % crc32(line[:-TAIL])
 
 
 def read_lines(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, Line]]:
@@ -184,10 +188,10 @@ class RunFile:
     def __init__(
         self, path: Path, mark: ProcessMark, at: str, *, take_over: bool = False, durable: bool = False
     ) -> None:
-        """Take a file, and make it if it is missing.
+        """Take a file, and make it if a run begins with it.
 
         Args:
-            path: The file; its folder must exist.
+            path: The file; its folder must exist, and it too if it is taken over.
             mark: The identity of this process.
             at: The time, in ISO format.
             take_over: Whether to take it from a process that has ended.
@@ -200,7 +204,8 @@ class RunFile:
         """
         self.path = path
         self._durable = durable
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), PRIVATE_FILE)
+        how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over else os.O_CREAT)
+        self._file = os.open(path, how, PRIVATE_FILE)
         try:
             if fcntl is not None:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,7 +215,7 @@ class RunFile:
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1
-                self.write(owner_line(Owner(self.epoch, tuple(mark), at)))
+                self.write(owner_line(Owner(self.epoch, (mark.process, mark.started, mark.machine), at)))
         except BaseException:
             self.close()
             raise
@@ -236,8 +241,11 @@ class RunFile:
         Raises:
             OSError: If they cannot be written, or the file was deleted; nothing is on record then.
         """
-        if not os.fstat(self._file).st_nlink:
+        at = os.fstat(self._file)
+        if not at.st_nlink:
             raise OSError("the file was deleted while it was open; what follows would be lost")
+        if at.st_size > self._size:  # part of a failed write, which could not be cut off then
+            os.ftruncate(self._file, self._size)
         try:
             written = os.write(self._file, data)
             while written < len(data):
@@ -246,7 +254,7 @@ class RunFile:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 written += more
         except OSError:
-            with contextlib.suppress(OSError):  # the next owner cuts off what this cannot
+            with contextlib.suppress(OSError):  # the next write, or the next owner, cuts off what this cannot
                 os.ftruncate(self._file, self._size)
             raise
         self._size += len(data)
@@ -258,6 +266,28 @@ class RunFile:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Generator[bool]:
+    """Yield whether no living process owns a file; none can take it meanwhile.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+    if fcntl is None:
+        yield not is_owned(path)
+        return
+    file = os.open(path, os.O_RDWR)
+    try:
+        free = True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            free = False
+        yield free
+    finally:
+        os.close(file)
 
 
 def is_owned(path: Path) -> bool:

@@ -26,6 +26,7 @@ from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunResu
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS
 from watchkeeper.store.run_file import PRIVATE_FILE, SUFFIX, is_owned, last_lines, read_lines
+from watchkeeper.store.sqlite import is_locked, with_side_files
 
 if TYPE_CHECKING:
     import sqlite3
@@ -165,7 +166,6 @@ class StoredRun:
         )
 
 
-
 def stored_run(path: Path) -> StoredRun:
     """Return a run from its file; a file that cannot be read gives a run that says so."""
     root, _, run_id = path.name.removesuffix(SUFFIX).rpartition(".")
@@ -212,7 +212,7 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
         total = whole(tokens["input_tokens"]) + whole(tokens["output_tokens"])
         took, verdict, turns = end["duration_ms"], end.get("verdict"), end.get("turns")
         ended = {
-            "ended_at": datetime.fromisoformat(end["ended_at"]),
+            "ended_at": moment(end["ended_at"]),
             "stop": stop,
             "items_done": None if done is None else whole(done),
             "tokens": min(total, MOST),
@@ -232,16 +232,15 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
         item=None if item is None else as_text(item),
         items=None if labels is None else len(labels),
         limits=as_text(began["limits"]),
-        started_at=datetime.fromisoformat(began["started_at"]),
+        started_at=moment(began["started_at"]),
         item_index=None if (index := began.get("item_index")) is None else whole(index),
-        **{**NOT_ENDED, **ended},
+        **cast("Any", {**NOT_ENDED, **ended}),
     )
 
 
-NOT_ENDED: Final = {
-    **{"ended_at": None, "stop": None, "items_done": None, "tokens": None, "cost_nanos": None},
-    **{"steps": None, "duration_ms": None, "completion": None, "turns": None, "usage": None},
-}
+NOT_ENDED: Final[Mapping[str, None]] = dict.fromkeys(
+    ("ended_at", "stop", "items_done", "tokens", "cost_nanos", "steps", "duration_ms", "completion", "turns", "usage")
+)
 
 
 def whole(value: object) -> int:
@@ -249,6 +248,14 @@ def whole(value: object) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is no whole number")
     return value
+
+
+def moment(text: str) -> datetime:
+    """Return a time, which is written with its zone."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"the time {text} has no zone")
+    return found
 
 
 def as_text(*values: object) -> str:
@@ -309,6 +316,7 @@ TABLES: Final = (
 )
 
 _KNOWN: Final = "SELECT name, size, changed FROM runs"
+_ALL: Final = "SELECT name, row FROM runs ORDER BY started_at, changed LIMIT ?"
 _NEWEST: Final = "SELECT name, row FROM runs WHERE parent_id IS NULL ORDER BY started_at DESC, changed DESC LIMIT ?"
 _CHILDREN: Final = "SELECT name, row FROM runs WHERE parent_id = ? ORDER BY started_at, changed"
 _BY_PREFIX: Final = "SELECT name, row FROM runs WHERE run_id >= ?1 AND run_id < ?1 || 'g' ORDER BY run_id LIMIT 4"
@@ -341,6 +349,35 @@ class RunIndex:
         """Return the file of a run, or None if there is none."""
         found = self._rows("SELECT name, row FROM runs WHERE run_id = ?", run_id)
         return self._store / RUNS / found[0][0] if found else None
+
+    def everything(self) -> tuple[tuple[str, StoredRun], ...]:
+        """Return every run with the name of its file."""
+        return tuple((name, self._read(name, row)) for name, row in self._rows(_ALL, -1))
+
+    def renew(self) -> int:
+        """Make the index anew from the files, and return how many there are.
+
+        Raises:
+            OSError: If it cannot be written, or other processes bring it up to date just now.
+        """
+        import sqlite3
+
+        self.close()
+        path = self._store / NAME
+        try:
+            try:
+                self._connection = _opened(path, anew=True)
+            except sqlite3.DatabaseError as error:
+                if is_locked(error):
+                    raise
+                for name in with_side_files(path):  # it is damaged
+                    Path(name).unlink(missing_ok=True)
+                self._connection = _opened(path, anew=True)
+            self._refresh(self._connection)
+            (count,) = self._connection.execute("SELECT count(*) FROM runs").fetchone()
+        except sqlite3.Error as error:
+            raise OSError(f"{path}: {error}") from error
+        return int(count)
 
     def close(self) -> None:
         """Close the file; it is opened again when it is needed."""
@@ -403,8 +440,8 @@ def _row(path: Path, size: int, changed: int) -> tuple[Any, ...]:
     return (path.name, run.run_id, parent, began, size, changed, msgspec.json.encode(run).decode())
 
 
-def _opened(path: Path) -> sqlite3.Connection:
-    """Open an index; one of another version is emptied."""
+def _opened(path: Path, *, anew: bool = False) -> sqlite3.Connection:
+    """Open an index; one of another version is emptied, and any if it is made anew."""
     import sqlite3
 
     with suppress(OSError):
@@ -413,15 +450,15 @@ def _opened(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=OFF")  # what is lost with the machine is made anew
-        return _with_tables(connection)
+        return _with_tables(connection, anew=anew)
     except BaseException:
         connection.close()
         raise
 
 
-def _with_tables(connection: sqlite3.Connection) -> sqlite3.Connection:
+def _with_tables(connection: sqlite3.Connection, *, anew: bool = False) -> sqlite3.Connection:
     connection.execute("BEGIN IMMEDIATE")
-    if connection.execute("PRAGMA user_version").fetchone() != (VERSION,):
+    if anew or connection.execute("PRAGMA user_version").fetchone() != (VERSION,):
         connection.execute("DROP TABLE IF EXISTS runs")
         for statement in TABLES:
             connection.execute(statement)

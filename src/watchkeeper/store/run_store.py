@@ -16,8 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, BinaryIO, Final, NamedTuple, Self, cast
 from uuid import UUID
+
+import msgspec
 
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.codec import CodecError, encode
@@ -25,12 +27,13 @@ from watchkeeper.core.errors import StoreError
 from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.runtime.events import CallBegun, ManyEnded, ManyStarted, RunEnded, RunStarted
+from watchkeeper.session.event_json import read_event, write_event
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.liveness import own_mark
-from watchkeeper.store.run_file import SUFFIX, DamagedLineError, Line, RunFile, event_line, read_lines
-from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields
+from watchkeeper.store.run_file import SUFFIX, DamagedLineError, Line, RunFile, begun_line, event_line, read_lines
+from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment
 from watchkeeper.store.sqlite import DEFAULT, chosen_file, make_folders, register
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
@@ -42,23 +45,28 @@ MARKER: Final = "watchkeeper-store"
 VERSION: Final = "1"
 FOLDER_SUFFIX: Final = ".store"
 OLD_MAGIC: Final = b"SQLite format 3\x00"
-"""How a store of version 0.1 begins, which was one file."""
+OLD_PROGRAMS: Final = frozenset((b"WKPR", bytes(4)))
+"""How a store of version 0.1 begins, which was one file, and what it has at byte 68: zeros until SQLite gets to it."""
 
 UNWRITABLE: Final = "$unwritable"
 
+ENDS: Final = frozenset({RunEnded, ManyEnded})
+
+_ENCODER: Final = msgspec.json.Encoder()
+
 
 class Item(NamedTuple):
-    """One envelope on its way to the store.
+    """One envelope, or one call that is about to begin, on its way to the store.
 
     Attributes:
         run_id: Its run.
-        envelope: The event with its number and time.
+        envelope: The event with its number and time; or a call, which is no event of the session's log.
         more: Whether the next one of the same run belongs to it: they are on record together or not at all.
         past: Whether it is from before the run.
     """
 
     run_id: UUID
-    envelope: Envelope
+    envelope: Envelope | CallBegun
     more: bool = False
     past: bool = False
 
@@ -89,7 +97,7 @@ class StoredEvent:
         """
         if UNWRITABLE in self.body:
             raise CodecError(f"event {self.seq} ({self.tag}) could not be written: {self.body[UNWRITABLE]}")
-        return load(self.body)
+        return read_event(self.tag, self.body)
 
     def envelope(self) -> Envelope:
         """Return the event as it was on the log; its types must have been imported.
@@ -131,8 +139,8 @@ class RunStore:
         self.closed = False
         self._read_only = read_only
         self._lock = threading.Lock()
-        self._files: dict[str, RunFile] = {}
-        self._names: dict[str, str] = {}
+        self._files: dict[UUID, RunFile] = {}
+        self._names: dict[UUID, str] = {}
         self._index = RunIndex(self._folder)
         if read_only:
             _check_there(found)
@@ -180,47 +188,64 @@ class RunStore:
             StoreError: If they cannot be written; those of each run all are, or none.
         """
         by_run: dict[UUID, list[Item]] = {}
-        for (
-            each
-        ) in batch:  # the file whose last event came first is written first: a child's end before its parent's note
-            items = by_run.pop(each[0], [])
-            items.append(Item(*each))
-            by_run[each[0]] = items
-        try:
-            with self._used(f"{len(batch)} events could not be written to"):
-                if self._read_only:
-                    raise OSError("it was opened for reading only")
+        items: list[Item] = []
+        last = None
+        for each in batch:  # the file whose last event is older is written first: a child's end before its parent's
+            item = each if isinstance(each, Item) else Item(*each)
+            if item.run_id is not last:
+                last = item.run_id
+                items = by_run.pop(last, [])
+                by_run[last] = items
+            items.append(item)
+        with self._lock:
+            try:
+                if self.closed or self._read_only:
+                    raise OSError("it was closed" if self.closed else "it was opened for reading only")
                 for run_id, items in by_run.items():
-                    self._append(str(run_id), items)
-        except StoreError as error:
-            self.failure = self.failure or error
-            raise
-        begun = (each[0] for each in batch if isinstance(each[1].event, RunStarted | ManyStarted))
-        self.first_run = self.first_run or next(begun, None)
+                    self._append(run_id, items)
+            except (OSError, StoreError) as error:
+                failure = error
+                if isinstance(failure, OSError):
+                    failure = StoreError(f"{len(batch)} events could not be written to {self.path}: {error}")
+                self.failure = self.failure or failure
+                raise failure from error
+        if self.first_run is None:
+            begun = (each[0] for each in batch if isinstance(getattr(each[1], "event", None), RunStarted | ManyStarted))
+            self.first_run = next(begun, None)
 
-    def _append(self, run_id: str, items: Sequence[Item]) -> None:
+    def _append(self, run_id: UUID, items: Sequence[Item]) -> None:
         file = self._files.get(run_id) or self._opened(run_id, items)
-        new = [item for item in items if item.envelope.seq > file.last_seq]
-        if new:
-            file.write(b"".join(_line(item) for item in new))
-            file.last_seq = new[-1].envelope.seq
-        if any(isinstance(item.envelope.event, RunEnded | ManyEnded) for item in new):
+        last, ended, lines = file.last_seq, False, list[bytes]()
+        for item in items:
+            envelope = item.envelope
+            if isinstance(envelope, CallBegun):
+                lines.append(begun_line(_ENCODER.encode(envelope)))
+            elif envelope.seq > last:
+                lines.append(_line(item, envelope))
+                last = envelope.seq
+                ended = ended or type(envelope.event) in ENDS
+        if lines:
+            file.write(b"".join(lines))
+            file.last_seq = last
+        if ended:
             self._files.pop(run_id).close()
 
-    def _opened(self, run_id: str, items: Sequence[Item]) -> RunFile:
+    def _opened(self, run_id: UUID, items: Sequence[Item]) -> RunFile:
         """Take the file of a run that is written for the first time, or again after its end."""
         name = self._names.get(run_id)
         if name is None:
             parent = None
             for item in items:
-                event: object = item.envelope.event
+                event: object = item.envelope.event if isinstance(item.envelope, Envelope) else None
                 if isinstance(event, RunStarted | ManyStarted) and not item.past:
                     parent = event.parent_run_id
-            above = None if parent is None else self._names.get(str(parent))
-            name = self._names[run_id] = run_id if above is None else f"{above.partition('.')[0]}.{run_id}"
+            above = None if parent is None else self._names.get(parent)
+            name = self._names[run_id] = str(run_id) if above is None else f"{above.partition('.')[0]}.{run_id}"
         path = self._folder / RUNS / f"{name}{SUFFIX}"
         try:
-            file = RunFile(path, own_mark(), items[0].envelope.at.isoformat())
+            first = items[0].envelope
+            at = first.created_at if isinstance(first, CallBegun) else first.at
+            file = RunFile(path, own_mark(), at.isoformat())
         except DamagedLineError as error:
             raise OSError(f"{path.name}: {error}") from error
         self._files[run_id] = file
@@ -242,8 +267,8 @@ class RunStore:
                 raise StoreError(f"the run {run_id} is running: a living process works on it") from error
             except DamagedLineError as error:
                 raise OSError(str(error)) from error
-            self._names[run_id] = path.name.removesuffix(SUFFIX)
-            self._files[run_id] = file
+            self._names[UUID(run_id)] = path.name.removesuffix(SUFFIX)
+            self._files[UUID(run_id)] = file
             self.first_run = self.first_run or UUID(run_id)
             return file.last_seq
 
@@ -297,7 +322,9 @@ class RunStore:
             if run.damage is not None:
                 raise self._damaged(f"the run {run.run_id} cannot be read ({run.damage})")
 
-    def events(self, run_id: str, after: int = 0, *, past: bool = False) -> Iterator[StoredEvent]:
+    def events(
+        self, run_id: str, after: int = 0, *, past: bool = False, calls: bool = False
+    ) -> Iterator[StoredEvent]:
         """Yield a run's events in order, those with a sequence number above ``after``.
 
         Call it again with the last sequence number to get the events written since.
@@ -306,6 +333,8 @@ class RunStore:
             run_id: Id of the run.
             after: Number of the last event that is not wanted.
             past: Whether to begin with the events that its session had before the run.
+            calls: Whether to yield also the beginnings of calls (`CallBegun`), each with the number of the event before
+                it; they are no events of the session.
 
         Raises:
             StoreError: At an event that is damaged, or before which others are missing.
@@ -316,15 +345,9 @@ class RunStore:
             return
         try:
             with open(path, "rb") as file:
-                before = 0
-                for _, line in read_lines(file):
-                    if line.owner is not None:
-                        continue
-                    if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
-                        raise DamagedLineError(f"events before event {line.seq} are missing")
-                    before = line.seq
+                for line in event_lines(file, calls=calls):
                     if line.seq > after and (past or not line.past):
-                        yield _event(line)
+                        yield event_of(line)
         except (OSError, *UNREADABLE) as error:
             raise self._damaged(f"the run {run_id} cannot be read any further: {error}") from error
 
@@ -332,22 +355,54 @@ class RunStore:
         return StoreError(f"{self.path}: {what}; other runs can be read")
 
 
-def _event(line: Line) -> StoredEvent:
+def event_lines(file: BinaryIO, *, calls: bool = False) -> Iterator[Line]:
+    """Yield the lines of a file that hold events.
+
+    Args:
+        file: The file.
+        calls: Whether to yield also the beginnings of calls, each with the number of the event before it.
+
+    Raises:
+        DamagedLineError: If one is damaged, or others are missing before it.
+    """
+    before = 0
+    for _, line in read_lines(file):
+        if line.begun:
+            if calls:
+                yield msgspec.structs.replace(line, seq=before)
+            continue
+        if line.owner is not None:
+            continue
+        if line.seq != before + 1 and (before or line.tag not in BEGINNINGS):
+            raise DamagedLineError(f"events before event {line.seq} are missing")
+        before = line.seq
+        yield line
+
+
+def event_of(line: Line) -> StoredEvent:
+    """Return the event of a line, or the call that begins.
+
+    Raises:
+        DamagedLineError: If it cannot be read.
+    """
     try:
+        if line.begun:
+            call = as_fields(json.loads(bytes(line.begun)))
+            return StoredEvent(line.seq, moment(call["created_at"]), tag_of(CallBegun), call)
         changes, body = bytes(line.changes), as_fields(json.loads(bytes(line.body)))
-        at = datetime.fromisoformat(line.at)
+        at = moment(line.at)
         return StoredEvent(line.seq, at, line.tag, body, json.loads(changes) if changes else None)
     except UNREADABLE as error:
         raise DamagedLineError(f"event {line.seq} cannot be read ({error})") from error
 
 
-def _line(item: Item) -> bytes:
+def _line(item: Item, envelope: Envelope) -> bytes:
     """Return an event's line; with a note in place of the event if it cannot be written, so that the others are."""
-    seq, at, event = item.envelope.seq, item.envelope.at.isoformat(), item.envelope.event
-    tag, changes = tag_of(type(event)), item.envelope.changes
+    seq, at, event = envelope.seq, envelope.at.isoformat(), cast("object", envelope.event)
+    tag, changes = tag_of(type(event)), envelope.changes
     changed = ""
     try:
-        body = HELD.redacted_json(encode(dump(event)).decode())
+        body = HELD.redacted_json(write_event(event).decode())
         if changes is not None:
             changed = HELD.redacted_json(encode([dump(change) for change in changes]).decode())
     except Exception as error:
@@ -371,9 +426,10 @@ def is_old_store(path: Path) -> bool:
     """Return whether a path is the file of a store of version 0.1, which held all runs."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(OLD_MAGIC)) == OLD_MAGIC
+            head = file.read(72)
     except OSError:
         return False
+    return head.startswith(OLD_MAGIC) and head[68:] in OLD_PROGRAMS
 
 
 def _check_there(path: Path) -> None:

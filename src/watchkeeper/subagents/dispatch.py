@@ -19,7 +19,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
-from fractions import Fraction
 from functools import partial
 from inspect import iscoroutinefunction
 from math import ceil
@@ -383,11 +382,11 @@ def allotted(gate: ExecutionContext, seconds: float | None, share: float, childr
         children: Number of children.
         rounds: How many of them follow each other in time, at most.
     """
-    part = Fraction(share) / children
+    numerator, denominator = share.as_integer_ratio()
     changes = dict(NO_SHARED_CEILINGS)
     for name, left in gate.left().items():
         # If nothing is left, the parent's own stop reports it; a share rounded down to 0 must not cause a stop.
-        amount = max(int(left * part), 1) if left else None
+        amount = max(left * numerator // (denominator * children), 1) if left else None
         if name == "max_cost_nanos":
             changes["max_cost_usd"] = None if amount is None else Decimal(amount) / NANOS_PER_USD
         else:

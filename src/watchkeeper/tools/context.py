@@ -23,6 +23,7 @@ from watchkeeper.core.ids import RunContext
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.session.log import event
 from watchkeeper.session.session import Branch, Session
+from watchkeeper.session.tagging import check_only
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.filesystems import OverlayFilesystem
 from watchkeeper.tools.resources import Resources
@@ -337,6 +338,9 @@ class ToolInvoked(msgspec.Struct, frozen=True):
     def success(self) -> bool:
         """Whether the tool did what it was asked."""
         return is_success(self)
+
+
+check_only(ToolInvoked, "params", "result")
 
 
 def is_success(invoked: ToolInvoked) -> bool:

@@ -315,28 +315,34 @@ def tool(
         tool_name = _checked_name(function, name)
         if not is_whole(retries, 0):
             raise ToolDefinitionError(f"tool {tool_name!r}: retries={retries!r} must be 0 or a positive whole number")
-        docstring = parse_docstring(inspect.getdoc(plain_function(function)))
         signature = read_signature(tool_name, function, scope)
-        schema = arguments_schema(tool_name, signature.params_type, docstring.fields, signature.defaults)
         return Tool(
-            name=tool_name,
-            description=_checked_description(tool_name, description, docstring.text),
-            params_type=signature.params_type,
-            handler=function,
-            takes_context=signature.takes_context,
-            spreads=signature.spreads,
-            is_async=_is_async(tool_name, function),
+            **_read(tool_name, function, signature, description),
             timeout=_seconds(tool_name, timeout, "timeout"),
             retries=retries,
             parallel_safe=parallel_safe,
             read_only=read_only,
             idempotent=idempotent,
             isolation=_isolation(tool_name, function, signature, isolation, kill_grace),
-            fresh=signature.fresh,
-            schema=schema,
         )
 
     return make if function is None else make(function)
+
+
+def _read(name: str, function: Handler, signature: Signature, description: str | None) -> dict[str, Any]:
+    """Return what a tool takes from its function."""
+    docstring = parse_docstring(inspect.getdoc(plain_function(function)))
+    return {
+        "name": name,
+        "description": _checked_description(name, description, docstring.text),
+        "params_type": signature.params_type,
+        "handler": function,
+        "takes_context": signature.takes_context,
+        "spreads": signature.spreads,
+        "is_async": _is_async(name, function),
+        "fresh": signature.fresh,
+        "schema": arguments_schema(name, signature.params_type, docstring.fields, signature.defaults),
+    }
 
 
 async def _later(returned: Any) -> ToolResult[Any]:

@@ -5,9 +5,10 @@ A run is taken over from the process that has died only once all of it was read;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Protocol
 from uuid import UUID
 
 from watchkeeper.accounting.limits import Limits
@@ -16,9 +17,56 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.usage import Usage
 from watchkeeper.loop.resume import Recorded, Resumed, result_on_record, spent_of, time_left, worked_seconds
-from watchkeeper.runtime.events import ChildStarted, ManyStarted, RunEnded, RunOpened, RunResumed, RunStarted
+from watchkeeper.runtime.events import CallBegun, ChildStarted, ManyStarted, RunEnded, RunOpened, RunResumed, RunStarted
 from watchkeeper.session.log import Envelope
-from watchkeeper.store.run_store import RunStore, StoredEvent
+
+
+class OnRecord(Protocol):
+    """A stored event; see `store.run_store.StoredEvent`."""
+
+    @property
+    def seq(self) -> int:
+        """Its number on the log."""
+        ...
+
+    @property
+    def tag(self) -> str:
+        """Its type."""
+        ...
+
+    def envelope(self) -> Envelope:
+        """Return the event as it was on the log."""
+        ...
+
+
+class RunRow(Protocol):
+    """A stored run; see `store.run_index.StoredRun`."""
+
+    @property
+    def run_id(self) -> str:
+        """Its id."""
+        ...
+
+    @property
+    def item_index(self) -> int | None:
+        """The number of its item, if it is one of many."""
+        ...
+
+
+class Runs(Protocol):
+    """The store of the runs; see `store.run_store.RunStore`."""
+
+    def events(self, run_id: str, after: int = 0, *, past: bool = False, calls: bool = False) -> Iterator[OnRecord]:
+        """Yield a run's events in order."""
+        ...
+
+    def children(self, run_id: str) -> Sequence[RunRow]:
+        """Return the runs below a run, in the order they began."""
+        ...
+
+    def take_over(self, run_id: str) -> int:
+        """Take a run from the process that has ended; return the number of its last event."""
+        ...
 
 
 class Reader:
@@ -29,17 +77,22 @@ class Reader:
         accept_changes: Whether a run may go on although it is made of other things now.
     """
 
-    def __init__(self, store: RunStore, *, accept_changes: bool = False) -> None:
+    def __init__(self, store: Runs, *, accept_changes: bool = False) -> None:
         """Read from a store."""
         self.store = store
         self.accept_changes = accept_changes
         self._logs: dict[UUID, list[Envelope]] = {}
 
     def log(self, run_id: UUID) -> list[Envelope]:
-        """Return all events of the session of a run; none if the run is not there."""
+        """Return all events of the session of a run, and the beginnings of calls; none if the run is not there."""
         if run_id not in self._logs:
-            self._logs[run_id] = [loaded(event) for event in self.store.events(str(run_id), past=True)]
+            on_record = self.store.events(str(run_id), past=True, calls=True)
+            self._logs[run_id] = [loaded(event) for event in on_record]
         return self._logs[run_id]
+
+    def session_log(self, run_id: UUID) -> list[Envelope]:
+        """Return all events of the session of a run, from which it is rebuilt."""
+        return [each for each in self.log(run_id) if not isinstance(each.event, CallBegun)]
 
     def take_over(self, run_id: UUID) -> None:
         """Take a run over from the process that has died.
@@ -48,7 +101,7 @@ class Reader:
             ConfigurationError: If it has more events than were read.
             StoreError: If it is running.
         """
-        if self.store.take_over(str(run_id)) != len(self.log(run_id)):
+        if self.store.take_over(str(run_id)) != len(self.session_log(run_id)):
             raise ConfigurationError(f"the run {run_id} went on while it was read; try again")
 
     def resumed(self, run_id: UUID) -> Resumed:
@@ -97,20 +150,22 @@ class Reader:
         log = self.log(run_id)
         if not any(isinstance(each.event, RunOpened) for each in log):
             return None
-        result = partial(result_on_record, log)
-        child = BegunChild(started.run_context, log, started.limit_values or Limits(), Usage(), None, result, False)
+        limits, session_log = started.limit_values or Limits(), self.session_log(run_id)
+        result = partial(result_on_record, session_log)
+        child = BegunChild(started.run_context, session_log, limits, Usage(), None, result, False)
         if end_of(log) is not None:
             return child
         resumed = self.resumed(run_id)
         self.take_over(run_id)
-        limits = time_left(child.limits, resumed.worked_seconds)
+        limits = time_left(limits, resumed.worked_seconds)
         return child._replace(limits=limits, spent=resumed.spent, resumed=resumed)
 
 
 def newest(log: Sequence[Envelope]) -> Sequence[Envelope]:
     """Return the part of a session's log that is of its newest run."""
-    first = next((each.seq for each in reversed(log) if isinstance(each.event, RunStarted | ManyStarted)), 1)
-    return log[first - 1 :]
+    places = range(len(log) - 1, -1, -1)
+    first = next((place for place in places if isinstance(log[place].event, RunStarted | ManyStarted)), 0)
+    return log[first:]
 
 
 def end_of(log: Sequence[Envelope]) -> RunEnded | None:
@@ -120,7 +175,7 @@ def end_of(log: Sequence[Envelope]) -> RunEnded | None:
     return last if isinstance(last, RunEnded) else None
 
 
-def loaded(event: StoredEvent) -> Envelope:
+def loaded(event: OnRecord) -> Envelope:
     """Return a stored event as it was on the log.
 
     Raises:

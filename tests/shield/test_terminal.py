@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.containment.gates import until_other_thread
-from watchkeeper.app.terminal import Terminal, laid_out
+from watchkeeper.shield.terminal import Terminal, laid_out
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.shield.decision import Decision, ToolCallContext

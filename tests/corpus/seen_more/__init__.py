@@ -1,0 +1,1 @@
+"""More kinds of work, broad on purpose; see docs for what the labels mean."""
