@@ -361,12 +361,7 @@ class Children:
         model = task.model or self.family.model()
         rendered = render_child(task, model)
         name = rendered.name
-        if begun is None:
-            session = scope.session.child(task.state)
-            context = derive_child_run_context(scope.run_context, session.session_id, scope.ids)
-        else:
-            task, context = replace(task, limits=begun.limits), begun.run_context
-            session = scope.session.child(session_id=context.session_id, earlier=begun.log)
+        task, session, context = _identity(task, scope, begun)
         held: list[RunResult[OutputT]] = []
         usage, refused = Usage(), cast("Stop | None", None)
 
@@ -470,6 +465,17 @@ class Children:
             cheaper=family.cheaper if inherits else None,
             child_models=family.models,
         )
+
+
+def _identity(
+    task: ChildTask[OutputT], scope: RunScope, begun: BegunChild | None
+) -> tuple[ChildTask[OutputT], Session, RunContext]:
+    """Return task, session and identifiers of a child: new ones, or those of a child that had begun."""
+    if begun is not None:
+        session = scope.session.child(session_id=begun.run_context.session_id, earlier=begun.log)
+        return replace(task, limits=begun.limits), session, begun.run_context
+    session = scope.session.child(task.state)
+    return task, session, derive_child_run_context(scope.run_context, session.session_id, scope.ids)
 
 
 def _to_go_on(task: ChildTask[Any]) -> dict[str, Any]:
