@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +47,7 @@ class Written:
 
 
 @contextmanager
-def written() -> Iterator[Written]:
+def written() -> Generator[Written]:
     """Note what is written to the files of runs inside the block."""
     noted, write = Written(), RunFile.write
 

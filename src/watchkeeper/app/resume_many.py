@@ -62,7 +62,7 @@ def resume_many(
     **options: Unpack[ResumeManyOptions],
 ) -> ManyResult[OutputT]:
     """Go on with a run over many items and return one result for each; see `aresume_many` for the arguments."""
-    order = _Order.of(run_id, prompt, items, model, options)
+    order: _Order[OutputT] = order_of(run_id, prompt, items, model, options)
     with opened_store(order.options) as store:
         return cast("ManyResult[OutputT]", order.request(store).wait("aresume_many"))
 
@@ -89,7 +89,7 @@ async def aresume_many(
             spent.
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
-    order = _Order.of(run_id, prompt, items, model, options)
+    order: _Order[OutputT] = order_of(run_id, prompt, items, model, options)
     with opened_store(order.options) as store:
         request = await run_in_worker(order.request, store)
         return cast("ManyResult[OutputT]", await request.carry_out())
@@ -105,25 +105,6 @@ class _Order(Generic[OutputT]):
     model: Model | str
     options: ManyOptions
     own: ResumeManyOptions
-
-    @classmethod
-    def of(
-        cls,
-        run_id: str,
-        prompt: Prompt[OutputT] | PromptTemplate[OutputT],
-        items: Iterable[Any],
-        model: Model | str,
-        options: ResumeManyOptions,
-    ) -> _Order[OutputT]:
-        check_arguments({"prompt": prompt, "model": model})
-        own: Any = {name: value for name, value in options.items() if name in OWN}
-        given: Any = {name: value for name, value in options.items() if name not in OWN}
-        if own.get("limits") is not None:
-            check_arguments({"limits": own["limits"]})
-        if own.get("only") not in (None, *ONLY):
-            raise ConfigurationError(f"only={own['only']!r} must be {' or '.join(map(repr, ONLY))}, or None")
-        bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
-        return cls(run_id, bound, listed(items), model, options_for_run(given, ManyOptions), own)
 
     def request(self, store: RunStore) -> Request[OutputT]:
         """Take the run over, and return the request that goes on with it."""
@@ -151,3 +132,22 @@ class _Order(Generic[OutputT]):
             items=self.items,
             resumed=resumed,
         )
+
+
+def order_of(
+    run_id: str,
+    prompt: Prompt[OutputT] | PromptTemplate[OutputT],
+    items: Iterable[Any],
+    model: Model | str,
+    options: ResumeManyOptions,
+) -> _Order[OutputT]:
+    """Check what the caller asked for."""
+    check_arguments({"prompt": prompt, "model": model})
+    own: Any = {name: value for name, value in options.items() if name in OWN}
+    given: Any = {name: value for name, value in options.items() if name not in OWN}
+    if own.get("limits") is not None:
+        check_arguments({"limits": own["limits"]})
+    if own.get("only") not in (None, *ONLY):
+        raise ConfigurationError(f"only={own['only']!r} must be {' or '.join(map(repr, ONLY))}, or None")
+    bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
+    return _Order(run_id, bound, listed(items), model, options_for_run(given, ManyOptions), own)

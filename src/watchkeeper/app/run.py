@@ -437,8 +437,8 @@ class _Items(Generic[OutputT]):
         self.labels = tuple(one_line(label(item)) for item in items)
         self.resumed = resumed = cast("ResumedMany | None", opened.start.resumed)
         self.results: list[RunResult[OutputT] | None] = [None] * len(items)
-        for index, result in ({} if resumed is None else resumed.kept).items():
-            self.results[index] = result
+        if resumed is not None:
+            self.results = [resumed.kept.get(index) for index in range(len(items))]
         self.redo = tuple(range(len(items))) if resumed is None else resumed.redo
         self.next = iter(self.redo)
         self.began = self.clock.now()

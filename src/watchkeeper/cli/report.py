@@ -224,7 +224,7 @@ def _slice_edited(body: Body) -> Line:
 def _run_resumed(body: Body) -> Line:
     tokens, unknown = body["spent"]["tokens"], body["unknown"]
     used = tokens["input_tokens"] + tokens["output_tokens"]
-    items = body.get("items") or []
+    items: Sequence[str] = body.get("items", ())
     said = f"{counted(len(items), 'item')} of it" if items else f"after event {body['after']:,}"
     said += f"; used so far: {used:,} tokens"
     if unknown:
