@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from uuid import UUID
 from typing import Any, Generic, TypeVar, Unpack, cast
 
@@ -21,24 +20,21 @@ from watchkeeper.app.options import RunOptions, check_arguments, options_for_run
 from watchkeeper.app.run import Request
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, SessionError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.model import Model
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.loop.resume import Recorded, Resumed, spent_of, worked_seconds
+from watchkeeper.loop.reopen import Reader, loaded
+from watchkeeper.loop.resume import Recorded, Resumed, time_left
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import CallBegun, RunOpened
-from watchkeeper.runtime.file_record import FilesOnRecord
+from watchkeeper.runtime.events import RunOpened
 from watchkeeper.runtime.parking import PARKED, parked_stop
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_index import StoredRun
-from watchkeeper.store.run_store import RunStore, StoredEvent
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.sqlite import DEFAULT
-from watchkeeper.tools.filesystem import Filesystem
 
 OutputT = TypeVar("OutputT")
 
@@ -83,7 +79,7 @@ def resume(
 ) -> RunResult[OutputT]:
     """Go on with a run that was interrupted, to its end, and return how it ended; see `aresume` for the arguments."""
     order: _Order[OutputT] = order_of(run_id, prompt, model, options)
-    with order.store() as store:
+    with opened_store(order.options) as store:
         return cast("RunResult[OutputT]", order.request(store).wait("aresume"))
 
 
@@ -107,7 +103,7 @@ async def aresume(
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
     order: _Order[OutputT] = order_of(run_id, prompt, model, options)
-    with order.store() as store:
+    with opened_store(order.options) as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
 
@@ -122,7 +118,7 @@ def fork(
 ) -> RunResult[OutputT]:
     """Go on from an event of a run as a new run, to its end, and return how it ended; see `afork` for the arguments."""
     order = order_of(run_id, prompt, model, cast("ResumeOptions", options), at)
-    with order.store() as store:
+    with opened_store(order.options) as store:
         return cast("RunResult[OutputT]", order.request(store).wait("afork"))
 
 
@@ -151,7 +147,7 @@ async def afork(
         StoreError: If the run is not in the store, or cannot be read.
     """
     order = order_of(run_id, prompt, model, cast("ResumeOptions", options), at)
-    with order.store() as store:
+    with opened_store(order.options) as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
 
@@ -167,29 +163,16 @@ class _Order(Generic[OutputT]):
     own: ResumeOptions
     at: int | None = None
 
-    @contextmanager
-    def store(self) -> Generator[RunStore]:
-        """Open the store; one that the caller has opened stays open."""
-        named = self.options.get("store", DEFAULT)
-        store = open_store(named)
-        if store is None:
-            raise ConfigurationError("there is no store (store=None), so there is no run to go on with")
-        try:
-            yield store
-        finally:
-            if store is not named:
-                store.close()
-
     def request(self, store: RunStore) -> Request[OutputT]:
         """Take the run over, or fork it, and return the request that goes on with it."""
         own, clock = self.own, self.options.get("clock", SYSTEM_CLOCK)
         if self.at is None:
-            files = self.options.get("filesystem")
-            session, resumed = taken_over(store, self.run_id, own.get("prepare"), clock, files)
+            accepted = own.get("accept_changes", False)
+            reader = Reader(store, self.options.get("filesystem"), accept_changes=accepted)
+            session, resumed = taken_over(reader, store, self.run_id, own.get("prepare"), clock)
         else:
             ids = self.options.get("ids", SYSTEM_IDS)
             session, resumed = forked(store, self.run_id, self.at, own.get("prepare"), clock, ids)
-        resumed = msgspec.structs.replace(resumed, accept_changes=own.get("accept_changes", False))
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         recorded = resumed.recorded
@@ -197,11 +180,25 @@ class _Order(Generic[OutputT]):
         return Request(
             as_bound(self.prompt, recorded.opened),
             self.model,
-            without(limits, resumed.worked_seconds),
+            time_left(limits, resumed.worked_seconds),
             cast("Any", {**self.options, "store": store}),
             session,
             resumed=resumed,
         )
+
+
+@contextmanager
+def opened_store(options: RunOptions) -> Generator[RunStore]:
+    """Open the store; one that the caller has opened stays open."""
+    named = options.get("store", DEFAULT)
+    store = open_store(named)
+    if store is None:
+        raise ConfigurationError("there is no store (store=None), so there is no run to go on with")
+    try:
+        yield store
+    finally:
+        if store is not named:
+            store.close()
 
 
 def as_bound(prompt: Prompt[OutputT], opened: RunOpened) -> Prompt[OutputT]:
@@ -228,11 +225,7 @@ def order_of(
 
 
 def taken_over(
-    store: RunStore,
-    run_id: str,
-    prepare: Callable[[Session], object] | None,
-    clock: Clock,
-    filesystem: Filesystem | None = None,
+    reader: Reader, store: RunStore, run_id: str, prepare: Callable[[Session], object] | None, clock: Clock
 ) -> tuple[Session, Resumed]:
     """Take a run over from the process that has died, and rebuild its session.
 
@@ -241,31 +234,23 @@ def taken_over(
         StoreError: If it is not there, is running, or cannot be read.
     """
     run = store.find(run_id)
+    if run.item is not None:
+        raise ConfigurationError(f"the run {run.run_id} is an item of the run {run.parent_id}; resume that one")
+    if run.items is not None or run.is_block:
+        instead = "use resume_many" if run.items is not None else "only a run of an agent can be resumed"
+        raise ConfigurationError(f"the run {run.run_id} is no run of one agent; {instead}")
     if run.ended_at is not None and run.stop is None:
         raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
-    if run.items is not None or run.is_block:
-        raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
-    on_record = [loaded(event) for event in store.events(run.run_id, past=True, calls=True)]
-    envelopes = [each for each in on_record if not isinstance(each.event, CallBegun)]
-    recorded = Recorded(on_record)
-    if recorded.opened.not_resumable:
-        raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {recorded.opened.not_resumable}")
+    envelopes = reader.session_log(UUID(run.run_id))
+    resumed = reader.resumed(UUID(run.run_id))
     try:
-        files = FilesOnRecord(store.files(run.run_id), (each.event for each in envelopes))
-        files.check(filesystem)
-        session = Session.restored(envelopes, recorded.started.run_context.session_id, prepare=prepare, clock=clock)
-    except (ConfigurationError, SessionError) as error:
+        session = Session.restored(envelopes, resumed.run_context.session_id, prepare=prepare, clock=clock)
+    except SessionError as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
-    refuse_waiting(run, recorded, clock)
-    if store.take_over(run.run_id) != len(envelopes):
-        raise ConfigurationError(f"the run {run.run_id} went on while it was read; try again")
-    files.rebuild(filesystem)
-    recorded.unfinished = files.unfinished
-    spent, unknown = spent_of(on_record[recorded.first :], lambda child: spent_below(store, child))
-    uncounted = len(files.unfinished.keys() - {*unknown})  # read-only and idempotent tools begin without a line
-    spent += Usage(tool_calls=uncounted, steps=uncounted)
-    unknown = tuple(call_id for call_id in unknown if call_id not in files.unfinished)
-    return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
+    refuse_waiting(run, resumed.recorded, clock)
+    reader.take_over(UUID(run.run_id))
+    reader.files(UUID(run.run_id)).rebuild(reader.filesystem)
+    return session, resumed
 
 
 def refuse_waiting(run: StoredRun, recorded: Recorded, clock: Clock) -> None:
@@ -321,28 +306,3 @@ def forked(
     except SessionError as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be forked: {error}") from error
     return session, Resumed(recorded, Usage(), (), 0.0, accept_changes=True, forked=True)
-
-
-def spent_below(store: RunStore, run_id: UUID) -> Usage:
-    """Return what a run has used that was under way below another one when the process died."""
-    log = (loaded(event) for event in store.events(str(run_id), calls=True))
-    return spent_of(log, lambda child: spent_below(store, child))[0]
-
-
-def loaded(event: StoredEvent) -> Envelope:
-    """Return a stored event as it was on the log.
-
-    Raises:
-        ConfigurationError: If it cannot be read here.
-    """
-    try:
-        return event.envelope()
-    except CodecError as error:
-        raise ConfigurationError(f"event {event.seq} ({event.tag}) cannot be read here: {error}") from error
-
-
-def without(limits: Limits, worked: float) -> Limits:
-    """Return limits whose length of time is what is left of it; a deadline that is a moment stays."""
-    if not isinstance(limits.deadline, timedelta):
-        return limits
-    return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(0)))

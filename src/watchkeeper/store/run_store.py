@@ -130,7 +130,7 @@ class RunStore:
     Attributes:
         path: The folder.
         failure: The first write that failed, if one did.
-        first_run: The first run whose beginning was written through this object, or None.
+        first_run: The first run whose beginning was written through this object, or that it took over, or None.
         closed: Whether it was closed; no write works any more.
     """
 
@@ -205,11 +205,12 @@ class RunStore:
         by_run: dict[UUID, list[Item]] = {}
         items: list[Item] = []
         last = None
-        for each in batch:
+        for each in batch:  # the file whose last event is older is written first: a child's end before its parent's
             item = each if isinstance(each, Item) else Item(*each)
             if item.run_id is not last:
                 last = item.run_id
-                items = by_run.setdefault(last, [])
+                items = by_run.pop(last, [])
+                by_run[last] = items
             items.append(item)
         with self._lock:
             try:
@@ -277,6 +278,7 @@ class RunStore:
             file = self._taken(run_id)
             self._names[UUID(run_id)] = file.path.name.removesuffix(SUFFIX)
             self._files[UUID(run_id)] = file
+            self.first_run = self.first_run or UUID(run_id)
             return file.last_seq
 
     def _taken(self, run_id: str, *, visits: bool = False) -> RunFile:
