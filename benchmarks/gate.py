@@ -31,7 +31,7 @@ from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import PreDispatchHook, ShieldPipeline
 from watchkeeper.shield.usage_hooks import BudgetWindowHook, ModelDowngradeHook, TokenRateHook
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 NODES = (1_000, 10_000, 100_000)
 BATCH, BATCHES = 500, 21

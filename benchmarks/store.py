@@ -30,7 +30,7 @@ from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.app.run import arun
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.store.liveness import own_mark
+from watchkeeper.disk.liveness import own_mark
 from watchkeeper.store.run_file import RunFile
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext

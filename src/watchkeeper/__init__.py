@@ -12,9 +12,8 @@ if TYPE_CHECKING:
     from watchkeeper.accounting.budget import Budget as Budget, BudgetTracker as BudgetTracker
     from watchkeeper.accounting.limits import Landing as Landing, Limits as Limits
     from watchkeeper.app.agent import Agent as Agent
-    from watchkeeper.app.contained import contained as contained
-    from watchkeeper.app.resume import ResumeOptions as ResumeOptions, aresume as aresume, resume as resume
     from watchkeeper.app.run import arun as arun, arun_many as arun_many, run as run, run_many as run_many
+    from watchkeeper.blocks.contained import contained as contained
     from watchkeeper.containment.config import ExecutionConfig as ExecutionConfig
     from watchkeeper.containment.execution_context import ExecutionContext as ExecutionContext
     from watchkeeper.core.clock import Deadline as Deadline
@@ -43,9 +42,8 @@ else:
             "accounting.budget": "Budget BudgetTracker",
             "accounting.limits": "Landing Limits",
             "app.agent": "Agent",
-            "app.contained": "contained",
-            "app.resume": "ResumeOptions aresume resume",
             "app.run": "arun arun_many run run_many",
+            "blocks.contained": "contained",
             "containment.config": "ExecutionConfig",
             "containment.execution_context": "ExecutionContext",
             "core.clock": "Deadline",

@@ -21,7 +21,7 @@ from watchkeeper.core.errors import ConfigurationError, StoreError, UnpricedMode
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.tools.tool import tool
 
 PRICE = {"scripted": ModelPrice.per_million(1, 1)}

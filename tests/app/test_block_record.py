@@ -24,8 +24,8 @@ from openai import APIStatusError, AsyncOpenAI, OpenAI
 from tests.kit import Call, FullDisk, ScriptedModel
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.block_record import PassingLog
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.block_record import PassingLog
+from watchkeeper.blocks.contained import contained
 from watchkeeper.children.child import innermost_run
 from watchkeeper.contained_sdk.calls import CallStopped
 from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client

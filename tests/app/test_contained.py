@@ -26,9 +26,9 @@ from tests.kit import Call, ScriptedModel, collect_garbage, events
 from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.accounting.limits import Limits
-from watchkeeper.app import contained as contained_block
+from watchkeeper.blocks import contained as contained_block
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.contained import Contained, contained
+from watchkeeper.blocks.contained import Contained, contained
 from watchkeeper.contained_sdk.calls import CallStopped, in_force
 from watchkeeper.contained_sdk.http import contained_async_http_client
 from watchkeeper.containment.config import WrapOptions
@@ -41,7 +41,7 @@ from watchkeeper.runtime.result import RunResult
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool

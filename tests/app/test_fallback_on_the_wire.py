@@ -21,7 +21,7 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.local import server as local_server
 from watchkeeper.local.model import LocalModel
-from watchkeeper.loop.retry import MAX_ATTEMPTS
+from watchkeeper.asking.retry import MAX_ATTEMPTS
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, TextDelta
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState

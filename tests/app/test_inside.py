@@ -18,7 +18,7 @@ from tests.kit import ANSWER, Call, Calls, Say, ScriptedModel, events, inside, q
 from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
@@ -34,7 +34,7 @@ from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.shield.decision import Decision
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
 

@@ -12,7 +12,7 @@ import pytest
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.app.options import (
     CHECKED_WHERE_USED,
     RULES,

@@ -238,6 +238,18 @@ def test_a_run_that_a_limit_stopped_is_replayed_with_its_last_turn(tmp_path: Pat
     assert replayed.compared == replayed.recorded
 
 
+def test_a_run_that_went_on_under_other_limits_is_replayed_as_one(tmp_path: Path) -> None:
+    calls = [Call("put", {"number": each}) for each in range(4)]
+    short = replace(heard(Voice("slow down")), limits=Limits(max_turns=3, max_tool_calls=2))
+    run_id = short.recorded(tmp_path / "s", *calls)
+    longer = Limits(max_turns=9, max_tool_calls=5)
+    result = short.agent([*calls[2:], Say("41")]).resume(run_id, store=tmp_path / "s", limits=longer)
+    assert result.ok, result.sentence()
+    replayed = short.agent([]).replay(run_id, store=tmp_path / "s")
+    assert replayed.differences == ()
+    assert replayed.compared == replayed.recorded
+
+
 def test_a_changed_course_ends_the_replay(tmp_path: Path) -> None:
     run_id = PLAIN.recorded(tmp_path / "s")
     said = replace(PLAIN, checker=Says(TaskCompletionResult.ok("fine"))).differences(run_id, tmp_path / "s")

@@ -27,6 +27,8 @@ from watchkeeper.runtime.events import RunOpened
 from watchkeeper.runtime.file_record import FilesNotOnRecord
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import event
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.shield.tool_permission import ToolPermissionHook
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.filesystem import Filesystem
@@ -420,6 +422,31 @@ def test_runs_say_what_cannot_be_resumed(tmp_path: Path, monkeypatch: pytest.Mon
         f"{ended} It cannot be resumed: what work changed is not stored: the call changed more than 16 MiB.",
         f"{ended} It cannot be resumed: its MemoryFilesystem holds more than 16 MiB at the start.",
     ]
+
+
+def test_a_run_that_can_be_resumed_no_more_does_not_park(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @tool
+    def write(size: int, *, context: ToolContext) -> str:
+        """Write."""
+        assert context.filesystem is not None
+        context.filesystem.write_bytes("out", bytes(size))
+        return "written"
+
+    @tool
+    def mail() -> str:
+        """Mail."""
+        return "sent"
+
+    monkeypatch.setattr(file_record, "MOST_BYTES", 50)
+    permission = ToolPermissionHook(ask=["mail"], ask_with=lambda call: None)
+    results = list[RunResult[str]]()
+    for size in (50, 51):
+        model = ScriptedModel([Call("write", {"size": size}), Call("mail", {}), "done"])
+        shield = ShieldPipeline(tool_dispatch=permission)
+        writer = Agent(model, "Mail.", str, tools=[write, mail], shield=shield, filesystem=MemoryFilesystem())
+        results.append(writer.run("go", store=tmp_path / f"store{size}", on_ask="park"))
+    assert [each.stop.reason if each.stop else None for each in results] == ["parked", None]
+    assert [each.outcome for each in events(results[1], ToolInvoked)] == ["ok", "denied"]
 
 
 def test_another_kind_of_files_is_refused_before_anything_is_touched(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from openai import OpenAI
 
 from tests.cli.support import CommandLine
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import say

@@ -16,7 +16,7 @@ from tests.kit import ScriptedModel, agent
 from watchkeeper.app.run import run
 from watchkeeper.core.errors import StoreError
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import Envelope
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.ledger_checks import CENT
 
 FOLDER = ("-p", "folder=inbox")

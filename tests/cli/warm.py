@@ -18,7 +18,7 @@ IMPORTED = (
     "pydantic.type_adapter",
     "watchkeeper.cli.main",
     "watchkeeper.local.model",
-    "watchkeeper.store.sqlite_ledger",
+    "watchkeeper.ledgers.sqlite_ledger",
 )
 
 

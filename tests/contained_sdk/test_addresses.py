@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.contained_sdk.test_http import GPT, HELLO, anything
 from watchkeeper.accounting.limits import Limits
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk.addresses import address_of, normal_path, purpose_of
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.contained_sdk.reading import wire_at

@@ -27,7 +27,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.kit import collect_garbage
 from watchkeeper.adapters.openai_responses import RESPONSES
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk import exchange as contained_streams
 from watchkeeper.contained_sdk.calls import CallStopped, Counted
 from watchkeeper.contained_sdk.exchange import TaskStream, ThreadStream
@@ -731,7 +731,7 @@ async def test_the_deadline_ends_a_call(side: Plain, stream: bool) -> None:
 
 FIRST_CALL = """
 import sys
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import say

@@ -14,7 +14,7 @@ from openai import OpenAI
 
 from tests.contained_sdk.test_http import GPT, HELLO, PRICES, Plain, every_side
 from watchkeeper.adapters.openai_responses import RESPONSES
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.contained_sdk.jobs import KEPT_JOBS, Job, Jobs
 from watchkeeper.contained_sdk.reading import read_whole

@@ -31,7 +31,7 @@ from tests.contained_sdk.test_http import (
     messages,
     streaming,
 )
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped, ContainedCall
 from watchkeeper.contained_sdk.http import contained_http_client

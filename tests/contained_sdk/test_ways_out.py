@@ -16,7 +16,7 @@ from openai import OpenAI
 
 from tests.contained_sdk.test_http import GPT, PRICES, USAGE, Plain, chat, events_of, every_side, whole_or_streamed
 from watchkeeper.accounting.limits import Limits
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk.calls import CallStopped
 from watchkeeper.contained_sdk.http import contained_http_client, environment_proxies
 from watchkeeper.containment.execution_context import ExecutionContext

@@ -17,12 +17,12 @@ import watchkeeper
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.limits import UNLIMITED, Limits
-from watchkeeper.app.contained import SINGLE, Ceilings
+from watchkeeper.blocks.contained import SINGLE, Ceilings
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.meters import BY_FIELD, COLUMNS, METERS, SHARED, TOLD
 from watchkeeper.core.usage import Usage
 from watchkeeper.shield.decision import ChainMetadata
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 SOURCE = Path(watchkeeper.__file__).parent
 WORKER = Path(__file__).with_name("new_limit.py")

@@ -25,7 +25,7 @@ from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.prompt.evaluation import PromptResponse
 from watchkeeper.runtime.events import ChildEnded
 from watchkeeper.session.session import Session
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 LONG = question("Judge this. " + "word " * 250)
 """About 1,300 bytes: some 330 tokens."""

@@ -30,8 +30,8 @@ from watchkeeper.core.errors import ConfigurationError, ProviderFault, ThrottleE
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage
-from watchkeeper.loop.models import ModelLine, services_of
-from watchkeeper.loop.retry import MAX_ATTEMPTS
+from watchkeeper.asking.models import ModelLine, services_of
+from watchkeeper.asking.retry import MAX_ATTEMPTS
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, RunStarted, TextDelta
 from watchkeeper.runtime.plan import PricedModel, RunPlan

@@ -19,7 +19,7 @@ from watchkeeper.core.errors import ConfigurationError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, Transcript, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
 from watchkeeper.core.usage import FREE, MOST_TOKENS, NOTHING_PRESUMED, ModelPrice, Presumed, Rate, TokenUsage
-from watchkeeper.loop.models import (
+from watchkeeper.asking.models import (
     FRAME_TOKENS,
     UNBOUNDED_IMAGE_TOKENS,
     InputBound,

@@ -99,7 +99,7 @@ def test_what_the_detectors_cannot_tell_is_known() -> None:
     }
 
 
-LEAST: Final[Mapping[Label, tuple[float, float]]] = {"stalled": (0.7, 0.67), "cascading": (0.9, 0.7)}
+LEAST: Final[Mapping[Label, tuple[float, float]]] = {"stalled": (0.75, 0.67), "cascading": (0.89, 0.8)}
 """Least precision and recall on kinds of work that nobody tuned to; the docs say what is wanted."""
 
 
@@ -125,7 +125,7 @@ def test_hardly_anything_is_said_in_healthy_work_of_any_kind(parts: Mapping[str,
     for traces in parts.values():
         healthy = [trace for trace in traces if trace.labels == ("healthy",)]
         words = sum(len(first_words(trace)) for trace in healthy)
-        assert words <= 2.5 * sum(len(trace.calls) for trace in healthy) / 1000
+        assert words <= 2.0 * sum(len(trace.calls) for trace in healthy) / 1000
 
 
 def test_the_generated_parts_are_large_and_their_labels_make_sense(parts: Mapping[str, list[Trace]]) -> None:

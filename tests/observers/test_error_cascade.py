@@ -294,3 +294,23 @@ def test_no_arguments_of_a_model_can_break_it() -> None:
     odd: list[Any] = ["", "((", {"a": None}, {"": [["x"], 3, None]}, {"cmd": ["git", 7]}, {"q": {"sql": {"a": "b"}}}]
     calls = [TracedCall("t", each, "denied", success=False) for each in odd]
     assert spoke(calls)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        ("Door interlock open, run not started", "interlock: refused", "Sequence aborted: interlock is open"),
+        ("object is under embargo", "cannot release: embargo", "access refused (embargo)"),
+        ("Unknown column 'cust_no'", "field cust_no does not exist", "KeyError: 'cust_no'"),
+        ("cannot connect to lic-1.example", "checkout failed (lic-1.example)", "lic-1.example has no answer"),
+    ],
+    ids=["interlock", "embargo", "column", "host"],
+)
+def test_messages_with_the_word_that_matters_in_common_have_one_cause(messages: tuple[str, ...]) -> None:
+    calls = [bad(message, "submit", sample=f"S{number}") for number, message in enumerate((*messages, messages[0]))]
+    assert spoke(calls) == [4]
+
+
+def test_four_missing_pages_of_one_host_are_four_causes() -> None:
+    pages = [bad("404 page not found", "fetch", url=f"https://x.example/{word}") for word in ("a1", "b2", "c3", "d4")]
+    assert spoke(pages) == []

@@ -9,15 +9,14 @@ import pytest
 
 from tests.corpus.corpus import event_of
 from tests.corpus.trace import TracedCall
-from watchkeeper.observers.actions import asked, has_changed, program, things_in
-from watchkeeper.observers.failures import Reading, classed, reading
-from watchkeeper.prompt.trajectory import digest
+from watchkeeper.observers.questions import read_line, things_in
+from watchkeeper.observers.reading import Reading, read_call
+from watchkeeper.observers.refusals import classed
 
 
-def read(result: str, arguments: Any = None, *, success: bool = True) -> Reading:
+def read(result: str, arguments: Any = None, *, success: bool = True, tool: str = "t") -> Reading:
     """Return what a result says."""
-    event = event_of(TracedCall("t", arguments or {"q": "abc"}, result, success), 1)
-    return reading(digest(event, 1), event)
+    return read_call(event_of(TracedCall(tool, arguments or {"q": "abc"}, result, success), 1), 1)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +60,20 @@ def read(result: str, arguments: Any = None, *, success: bool = True) -> Reading
         "Permission denied (publickey).",
         "429 Too Many Requests",
         "status: error\nreason: quota",
+        "Period 2026-03 is closed for postings.",
+        "Your sign-in has lapsed; sign in again to continue.",
+        "Instrument HPLC-2 did not answer within 30 s.",
+        "I don't understand the parameter 'qty'. Did you mean 'quantity'?",
+        "The endpoint /v1/orders was retired on 1 March. Use /v2/orders.",
+        "Only the owner may change this entry; nothing was saved.",
+        "Table is being rebuilt; writes are suspended.",
+        "You have used all 50 requests of this hour. Come back at 10:00.",
+        "There is no package called 'ggplot2'",
+        "Nothing was sent. Reason: signature missing.",
+        "Skipped: target is in maintenance mode.",
+        "Die Sitzung ist abgelaufen, bitte neu anmelden",
+        "ETIMEDOUT 10.0.0.3:5432",
+        '{"isError": true, "content": [{"type": "text", "text": "backend gone"}]}',
     ],
 )
 def test_a_refusal_is_a_failure_even_if_the_tool_calls_it_a_success(result: str) -> None:
@@ -95,6 +108,17 @@ def test_a_refusal_is_a_failure_even_if_the_tool_calls_it_a_success(result: str)
         "temperature 22.5, limit 40, status normal",
         "access log: 404 hits today: 12",
         "unknown",
+        "disk: 71 % full",
+        "mode: read-only",
+        "last error: none",
+        "license: 3 of 12 in use",
+        "invoice 401: paid\ninvoice 403: open\ninvoice 404: rejected by client",
+        "rejected invoice 12",
+        "The tenant may not sublet without consent (clause 4).",
+        "From: a@b.example\nSubject: budget\n\nWe cannot say more before June.",
+        '{"id": "C-12", "status": "rejected", "by": "m.koch"}',
+        "no, that sample is not in the freezer",
+        "The job has not started yet.",
     ],
 )
 def test_what_only_speaks_of_errors_is_none(result: str) -> None:
@@ -119,6 +143,26 @@ def test_a_no_to_a_question_is_no_failure(result: str, command: str) -> None:
 
 def test_a_check_that_could_not_check_failed() -> None:
     assert read("E   ModuleNotFoundError: No module named 'yaml'\n1 error in 0.1s", success=False).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "Validation failed: expected 13-digit number",
+        "Import failed: 1 error (column vat unknown)",
+        "credit check failed: account frozen",
+        "0 rows affected: table locked",
+        "no records could be saved",
+    ],
+)
+def test_a_failure_that_looks_like_a_verdict_is_one(result: str) -> None:
+    assert read(result, {"device": "probe-3"}, success=False).outcome == "failed"
+
+
+def test_a_state_that_keeps_a_change_from_being_made_is_a_refusal() -> None:
+    state = "target is in maintenance mode"
+    assert read(state, {"path": "a", "content": "x"}).outcome == "failed"
+    assert read("interlock inactive", {"path": "a", "content": "x"}).outcome != "succeeded"
 
 
 def test_the_command_and_the_exit_code_are_no_part_of_the_message() -> None:
@@ -175,7 +219,7 @@ def test_a_long_list_of_long_words_is_searched_for_things_quickly() -> None:
     ],
 )
 def test_a_command_line_runs_a_program(line: str, parts: list[str]) -> None:
-    assert program(line) == parts
+    assert list(read_line(line).program) == parts
 
 
 def test_things_have_several_spellings() -> None:
@@ -185,13 +229,13 @@ def test_things_have_several_spellings() -> None:
 
 
 def test_a_statement_is_known_by_its_verb_and_a_write_by_what_it_gives_or_gets() -> None:
-    event = event_of(TracedCall("db", {"command": "select a from t where order_date > 1"}, "3"), 1)
-    call = asked(digest(event, 1), event)
-    assert call.action == "db select"
-    assert "order_date" in call.things
-    assert not has_changed(digest(event, 1), event)
-    event = event_of(TracedCall("x", {"lemma": "a"}, "saved"), 1)
-    assert has_changed(digest(event, 1), event)
+    one, other = (
+        read("3", {"command": f"select a from t where order_date > {number}"}, tool="db") for number in (1, 2)
+    )
+    assert one.doing == other.doing != read("3", {"command": "delete from t"}, tool="db").doing
+    assert "order_date" in one.echo
+    assert not one.state
+    assert read("saved", {"lemma": "a"}).state
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.corpus.corpus import event_of
 from tests.corpus.trace import TracedCall
-from watchkeeper.observers.commands import read_line
-from watchkeeper.observers.outcomes import READ_CHARS, Reading, Readings, read_call, readings_of, tokens_of
+from watchkeeper.observers.questions import READ_CHARS, read_line
+from watchkeeper.observers.reading import Reading, Readings, read_call, readings_of, tokens_of
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import KEPT_CALLS, Trajectory
 from watchkeeper.session.session import Session
@@ -56,7 +56,7 @@ def test_what_passes_is_left_out(one: str, other: str, same: bool) -> None:
 
 @given(st.text("0123456789:.smTZx-+ ", max_size=40), st.text("0123456789:.smTZx-+ ", max_size=40))
 def test_layout_is_nothing_new(one: str, other: str) -> None:
-    assert tokens_of(f"{one}\t\t{other}") == tokens_of(f" {one}\t\t\t{other}  ")
+    assert tokens_of(f"{one}\t\t{other}".lower()) == tokens_of(f" {one}\t\t\t{other}  ".lower())
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,12 @@ def test_layout_is_nothing_new(one: str, other: str) -> None:
         ({"q": "mill"}, {"q": "mill", "request_id": "77aa", "reason": "I want to know"}, True),
         ({"q": "mill"}, {"q": "mills of Corran"}, False),
         ({"key": "A17"}, {"key": "A18"}, False),
+        ({"client_id": "C-017"}, {"client_id": "C-018"}, False),
+        ({"q": "mill", "session_id": "9f2c11ab"}, {"q": "mill", "session_id": "0c44d1ee"}, True),
+        ({"order": "4010"}, {"order": "4011"}, False),
+        ({"court": 3, "time": "14:00"}, {"court": 3, "time": "15:00"}, False),
+        ({"shoe": "Trail", "size": 41}, {"shoe": "Trail", "size": 42}, False),
+        ({"record": "R-1"}, {"record": "R-2"}, False),
         ({"command": "cat a.py"}, {"command": "cd /app && head -n 40 ./a.py 2>&1"}, True),
         ({"command": "grep -rn foo src"}, {"command": "rg -n foo src | head -5"}, True),
         ({"command": "grep -rn foo src"}, {"command": "grep -rn foo lib"}, False),
@@ -158,6 +164,58 @@ def test_no_text_that_was_made_for_it_takes_long_to_read(arguments: Any, result:
     begin = time.process_time()
     read(arguments, result)
     assert time.process_time() - begin < 1
+
+
+HOSTILE = (
+    '.replace("a\\",', '"\\', "'a", '"a', "a--", "a-", "a_", "secs", "a.", "a/", "git -", "sed -a -", "open(", "> ",
+    ">", " ", "1 s agox", "1h1mx", "1,", "(1", "a=b ", "; b: c", "no_", "a_no_", "k" * 20 + " ", "kubectl a ", "/*",
+    "-- ", "<a ", "\n", "<", "[", '{"a":', "`a", "a@", "\\", "x: ", "1 failed ", "expected ", "column ", "use ", "é",
+)  # fmt: skip
+"""Pieces of which texts are made that a pattern may try in many ways."""
+
+
+@pytest.mark.parametrize("head", ["", "x", "rc=1 ", "git commit ", "error: "])
+def test_texts_of_any_piece_are_read_in_a_short_time_wherever_they_stand(head: str) -> None:
+    for piece in HOSTILE:
+        for size in (290, 4000):
+            text = f"{head}{piece * (size // len(piece))}!"
+            for arguments, result, success in (
+                ({"q": "x"}, text, True),
+                ({"content": "x"}, text, False),
+                ({"command": text, "content": text, "q": text, "value": text}, "ok", True),
+            ):
+                begin = time.process_time()
+                assert read(arguments, result, success=success).failure.group is not None
+                assert time.process_time() - begin < 0.3, (piece, size)
+
+
+@pytest.mark.parametrize("shut", ["[]", "[{}]"])
+def test_arguments_of_many_levels_are_read(shut: str) -> None:
+    deep: Any = 5
+    for _ in range(3000):
+        deep = [deep] if shut == "[]" else [{"a": deep}]
+    assert read({"q": "x", "deep": deep}).literals == read({"q": "x", "deep": [deep]}).literals
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("see https://a.example/x", "see https://a.example/y", False),
+        ("a: https://a.example/x\nb: 1", "a: https://a.example/y\nb: 1", False),
+        ("it is issue #12", "it is issue #13", False),
+        ("title\nit is issue #12", "title\nit is issue #13", False),
+        ("color: #fff;\na", "color: #000;\na", False),
+        ("half = n // 2\nreturn half", "half = n // 3\nreturn half", False),
+        ("buy milk # for Ann", "buy milk # for Bob", False),
+        ("a = 1  # one\nb", "a = 1  # first\nb", True),
+        ("a = 1;  // one\nb", "a = 1; // first\nb", True),
+        ("# one\na = 1", "# first\na = 1", True),
+        ("  // one\na()", "// first\na()", True),
+    ],
+)
+def test_only_comments_make_no_other_state(one: str, other: str, same: bool) -> None:
+    left, right = (read({"path": "a.txt", "content": text}) for text in (one, other))
+    assert (left.state == right.state) is same
 
 
 @pytest.mark.parametrize("place", [0.2, 0.5, 0.99])

@@ -418,3 +418,15 @@ def test_its_state_is_bounded() -> None:
     assert len(progress.threads) <= 400
     assert len(progress.states) <= 400
     assert len(progress.shown) <= 20_000
+
+
+def test_a_no_that_is_worded_anew_is_the_same_no() -> None:
+    said = ("Nothing new on this.", "There is no change since last time.", "Still no answer.", "No update so far.")
+    assert kind_of(ask(STALL, [ok("ask", text, case="417") for text in said])) != ""
+
+
+def test_other_words_in_the_place_of_the_first_ones_are_another_question() -> None:
+    searches = [ok("search", "no results", q=f"{plant} order march") for plant in ("amber", "birch", "cedar", "lotus")]
+    names = [ok("search", "no record", q=f"Anna {name}") for name in ("Meyer", "Koch", "Lange", "Vogt", "Berg")]
+    assert ask(STALL, searches) is None
+    assert ask(STALL, names) is None

@@ -105,6 +105,10 @@ def test_thresholds_that_cannot_work_are_refused(fields: dict[str, Any]) -> None
 def test_arguments_of_any_shape_are_read() -> None:
     odd: list[Any] = [None, "text", 5, [1, {"a": None}], {"deep": [{"er": "x" * 500}]}, True]
     found = suspected([TracedCall("tool", each, f"result {json.dumps(each)}") for each in odd])
+    deepest: Any = []
+    for _ in range(30):
+        deepest = [deepest, {"a": 1}]
+    found += suspected([TracedCall("tool", {"deep": deepest}, "result")] * 3)
     assert {said.severity for said in found} <= {"suspicion"}
 
 

@@ -15,13 +15,13 @@ import pytest
 import watchkeeper
 from scripts.render_fronts import LISTED, ROOT, SOURCE, fronts, laid_out, names_of, public_api
 
-MOST_NAMES = 43
+MOST_NAMES = 40
 MOST_PACKAGES = 10
 HEAVY = ("aiohttp", "anthropic", "asyncio", "httpx", "litellm", "openai", "pydantic", "rich", "sqlite3", "typer")
 FRONTS = fronts()
 EXPECTED = """
     watchkeeper watchkeeper.cli watchkeeper.clock watchkeeper.contained_sdk watchkeeper.containment watchkeeper.errors
-    watchkeeper.events watchkeeper.judging watchkeeper.models watchkeeper.observers watchkeeper.prompt
+    watchkeeper.events watchkeeper.judging watchkeeper.models watchkeeper.observers watchkeeper.prompt watchkeeper.recovery
     watchkeeper.session watchkeeper.shield watchkeeper.store watchkeeper.subagents watchkeeper.testing watchkeeper.tools
 """
 PAGES = [

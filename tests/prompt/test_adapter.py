@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.adapters.scripted import ScriptedModel
-from watchkeeper.app.contained import contained
+from watchkeeper.blocks.contained import contained
 from watchkeeper.children.nested_adapter import RunAdapter
 from watchkeeper.core.errors import ProviderError
 from watchkeeper.core.usage import TokenUsage

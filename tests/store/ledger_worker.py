@@ -29,8 +29,8 @@ from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.session.log import Envelope
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.sqlite import register
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.disk.sqlite import register
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 CENT = 10_000_000
 CEILINGS: Mapping[str, Mapping[str, Any]] = {

@@ -18,11 +18,11 @@ import pytest
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
 from watchkeeper.session.log import Envelope, SessionReset
-from watchkeeper.store import ledger_file
-from watchkeeper.store.ledger_file import ledger_path
+from watchkeeper.ledgers import ledger_file
+from watchkeeper.ledgers.ledger_file import ledger_path
 from watchkeeper.store.run_store import RunStore, store_path
-from watchkeeper.store.sqlite import Schema
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.disk.sqlite import Schema
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 Opener = Callable[[Path], object]
 
@@ -246,7 +246,7 @@ def test_many_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
     """They start together, at a sign on their input; only the module that opens files is imported."""
     path = tmp_path / "shared.db"
     code = (
-        "import sys; from pathlib import Path; from watchkeeper.store.sqlite import Schema, connect;"
+        "import sys; from pathlib import Path; from watchkeeper.disk.sqlite import Schema, connect;"
         "schema = Schema('store', 7, 1, ('CREATE TABLE runs (run_id TEXT)',), '');"
         "print('ready', flush=True); sys.stdin.readline(); connect(Path(sys.argv[1]), schema, 30.0).close()"
     )

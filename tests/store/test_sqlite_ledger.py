@@ -35,9 +35,9 @@ from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, Store
 from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 from watchkeeper.shield.decision import ChainMetadata, Decision
-from watchkeeper.store.ledger_file import SCHEMA, LedgerFile, settle_by_hand
+from watchkeeper.ledgers.ledger_file import SCHEMA, LedgerFile, settle_by_hand
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.sqlite_ledger import SqliteLedger
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.ledger_checks import (
     CENT,
     CHECKS,

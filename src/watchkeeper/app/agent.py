@@ -156,27 +156,27 @@ class Agent(Generic[OutputT]):
         return await arun(self.prompt(task), session=session, **self._run_with(options))
 
     def resume(self, run_id: str, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
-        """Go on with a run of this agent whose process has died; see `watchkeeper.aresume` for the arguments."""
+        """Go on with a run of this agent whose process has died; see `recovery.aresume` for the arguments."""
         return resume(run_id, self._any_task(), **self._resume_with(options))
 
     async def aresume(self, run_id: str, **options: Unpack[ResumeOptions]) -> RunResult[OutputT]:
-        """Go on with a run of this agent whose process has died; see `watchkeeper.aresume` for the arguments."""
+        """Go on with a run of this agent whose process has died; see `recovery.aresume` for the arguments."""
         return await aresume(run_id, self._any_task(), **self._resume_with(options))
 
     def replay(self, run_id: str, **options: Unpack[ReplayOptions]) -> Replayed:
-        """Run this agent against the record of one of its runs; see `watchkeeper.recovery.areplay`."""
+        """Run this agent against the record of one of its runs; see `recovery.areplay` for the arguments."""
         return replay(run_id, self._any_task(), **self._replay_with(options))
 
     async def areplay(self, run_id: str, **options: Unpack[ReplayOptions]) -> Replayed:
-        """Run this agent against the record of one of its runs; see `watchkeeper.recovery.areplay`."""
+        """Run this agent against the record of one of its runs; see `recovery.areplay` for the arguments."""
         return await areplay(run_id, self._any_task(), **self._replay_with(options))
 
     def fork(self, run_id: str, *, at: int, **options: Unpack[ForkOptions]) -> RunResult[OutputT]:
-        """Go on from an event of a run of this agent as a new run; see `watchkeeper.recovery.afork`."""
+        """Go on from an event of a run of this agent as a new run; see `recovery.afork` for the arguments."""
         return fork(run_id, self._any_task(), at=at, **self._resume_with(options))
 
     async def afork(self, run_id: str, *, at: int, **options: Unpack[ForkOptions]) -> RunResult[OutputT]:
-        """Go on from an event of a run of this agent as a new run; see `watchkeeper.recovery.afork`."""
+        """Go on from an event of a run of this agent as a new run; see `recovery.afork` for the arguments."""
         return await afork(run_id, self._any_task(), at=at, **self._resume_with(options))
 
     def resume_many(

@@ -179,12 +179,11 @@ def models_of_run(
         model: The model that is asked first.
         limits: Ceilings in force; a cost ceiling needs prices.
         options: Names the fallback, the shield, settings and prices.
-        template: Names the models of child runs and of judges, and those that escalations go on with.
+        template: Names the models of child runs, judges and escalations.
         make: Makes a model of a string; `model_from` by default.
 
     Raises:
-        ConfigurationError: For an unknown model, a missing key or extra, a model without a price under a cost ceiling,
-            or the same model twice.
+        ConfigurationError: For an unknown or unpriced model, a missing key or extra, or the same model twice.
     """
     named = (model, *checked_fallback(options.get("fallback", ()), model))
     models = [_made(stack, each, make) for each in named]
@@ -210,21 +209,14 @@ def models_of_run(
         return priced(_made(stack, wanted, make))
 
     cheaper = None if shield is None else shield.fallback_model
-    return RunModels(
-        line[0],
-        tuple(line[1:]),
-        None if cheaper is None else found(cheaper),
-        {
-            source.name: found(source.escalate.model)
-            for source in template.sources
-            if source.escalate is not None and source.escalate.model is not None
-        },
-        {
-            name_of(each) if isinstance(each, Model) else each: found(each)
-            for each in template.models
-            if ours(each, limits)
-        },
-    )
+    escalations = {
+        source.name: found(source.escalate.model)
+        for source in template.sources
+        if source.escalate is not None and source.escalate.model is not None
+    }
+    asked_below = [each for each in template.models if ours(each, limits)]
+    children = {name_of(each) if isinstance(each, Model) else each: found(each) for each in asked_below}
+    return RunModels(line[0], tuple(line[1:]), None if cheaper is None else found(cheaper), escalations, children)
 
 
 def ours(asked: object, limits: Limits) -> bool:

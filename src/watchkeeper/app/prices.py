@@ -20,6 +20,8 @@ from watchkeeper.core.model import ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice, Rate, dearer, dearer_rate
 
 if TYPE_CHECKING:
+    from watchkeeper.contained_sdk.calls import PriceOf
+    from watchkeeper.contained_sdk.reading import SentRequest
     from watchkeeper.core.model import Model
 
 NANOS: Final = 1_000_000_000
@@ -191,3 +193,30 @@ def check_priced(model: Model, price: ModelPrice | None, limits: Limits) -> None
             f'"{name}" = {{ input = ..., output = ... }} under [tool.watchkeeper.prices] in pyproject.toml; '
             f"{install}or lift {field}"
         )
+
+
+def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceOf:
+    """Return a function that looks up prices, each once: the block's own, those of the enclosing scope, or the list.
+
+    Args:
+        prices: The block's own, or the run's.
+        clock: Tells which of the listed prices are in force.
+        outer: What looks up prices around it; a price of the block's own cannot be below the one that holds there,
+            because what is spent counts in both.
+    """
+    known: dict[tuple[Any, ...], ModelPrice | None] = {}
+
+    def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
+        own = own_price(prices, provider, model)
+        above = None if outer is None else outer(provider, model, sent)
+        if own is not None:
+            return own if above is None else dearer(own, above)
+        if outer is not None:
+            return above
+        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies, "kinds": sent.kinds}
+        question = (provider, model, *sorted(sent.wishes.items()), *options.values())
+        if question not in known:
+            known[question] = listed_price(provider, model, sent.wishes, **options, clock=clock)
+        return known[question]
+
+    return price_of

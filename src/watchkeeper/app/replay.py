@@ -30,7 +30,7 @@ from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.run_store import RunStore, store_path
-from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.disk.sqlite import DEFAULT
 
 
 class ReplayOptions(TypedDict, total=False):

@@ -34,7 +34,7 @@ from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.disk.sqlite import DEFAULT
 
 OutputT = TypeVar("OutputT")
 

@@ -42,7 +42,7 @@ from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.resume import Resumed, digests_of_template, time_left
 from watchkeeper.loop.resume_many import ResumedMany, begun_again, digest_of_item
-from watchkeeper.loop.retry import CIRCUIT_OPEN
+from watchkeeper.asking.retry import CIRCUIT_OPEN
 from watchkeeper.loop.run import execute, in_force
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied, RunOpened
@@ -54,7 +54,7 @@ from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.session import Session
 from watchkeeper.session.tagging import check
 from watchkeeper.shield.decision import ChainMetadata
-from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.disk.sqlite import DEFAULT
 from watchkeeper.tools.resources import Resources
 
 OutputT = TypeVar("OutputT")
@@ -399,7 +399,7 @@ class _Opened(Generic[OutputT]):
 
 def _price_for_sdk(opened: _Opened[Any], provider: str, model: str, sent: Any) -> ModelPrice | None:
     """Return the price of a model that the run's code calls through a provider's own SDK."""
-    from watchkeeper.app.contained import lookup
+    from watchkeeper.app.prices import lookup
 
     return lookup(opened.options.get("prices") or {}, opened.start.clock)(provider, model, sent)
 

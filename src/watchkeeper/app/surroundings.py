@@ -29,7 +29,7 @@ from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.model import Model
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.loop.retry import is_outage
+from watchkeeper.asking.retry import is_outage
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import TextDelta
 from watchkeeper.runtime.plan import Durable
@@ -38,10 +38,10 @@ from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.shield.circuit_breaker import CircuitBreakers
 from watchkeeper.store.run_store import RunStore, store_path
-from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.disk.sqlite import DEFAULT
 
 if TYPE_CHECKING:
-    from watchkeeper.store.sqlite_ledger import SqliteLedger
+    from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -228,7 +228,7 @@ def open_files(named: NamedFiles) -> Files:
     """
     ledger: SqliteLedger | None = None
     if named.ledger_file is not None:
-        from watchkeeper.store.sqlite_ledger import SqliteLedger
+        from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
         ledger = SqliteLedger(named.ledger_file, clock=named.clock, ids=named.ids)
     try:

@@ -32,9 +32,9 @@ from watchkeeper.core.quantities import count
 from watchkeeper.core.text import printable
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.store.answers import answer, pending
-from watchkeeper.store.ledger_file import account_reports, ledger_path, settle_by_hand
+from watchkeeper.ledgers.ledger_file import account_reports, ledger_path, settle_by_hand
 from watchkeeper.store.run_store import RunStore, store_path
-from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.disk.sqlite import DEFAULT
 
 UsageError: Final = cast("type[Exception]", typer.BadParameter.__base__)
 """What typer raises for arguments that it cannot read. Older versions take it from click, newer ones have their own."""

@@ -38,7 +38,7 @@ from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.store.ledger_file import AccountReport, PresumedCall
+from watchkeeper.ledgers.ledger_file import AccountReport, PresumedCall
 from watchkeeper.store.run_index import StoredRun, untyped
 from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredEvent
 

@@ -62,7 +62,7 @@ from watchkeeper.loop.resume_many import ONLY
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
-from watchkeeper.store.ledger_file import ledger_path
+from watchkeeper.ledgers.ledger_file import ledger_path
 from watchkeeper.runtime.events import RunOpened, RunStarted
 from watchkeeper.store.run_index import StoredRun, untyped
 from watchkeeper.store.run_store import RunStore, store_path

@@ -14,7 +14,7 @@ from watchkeeper.core.quantities import counted, duration
 from watchkeeper.store.older_store import import_runs, older_store
 from watchkeeper.store.run_index import RunIndex
 from watchkeeper.store.run_store import VARIABLE, RunStore, is_old_store, store_path
-from watchkeeper.store.sqlite import chosen_file, failing_as
+from watchkeeper.disk.sqlite import chosen_file, failing_as
 from watchkeeper.store.upkeep import Finding, compact, files_of, findings, prune
 
 

@@ -35,7 +35,7 @@ from watchkeeper.core.meters import SHARED
 from watchkeeper.core.secrets import scrub
 from watchkeeper.core.usage import ModelPrice, TokenUsage, dearer
 from watchkeeper.core.workers import BreakOut, running_task
-from watchkeeper.loop.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
+from watchkeeper.asking.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.shield.decision import Decision
 

@@ -45,7 +45,7 @@ from watchkeeper.contained_sdk.jobs import server_of
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, UnpricedModelError
 from watchkeeper.core.quantities import is_whole
 from watchkeeper.core.secrets import hold_headers, hold_url
-from watchkeeper.loop.models import DEFAULT_OUTPUT_CAP
+from watchkeeper.asking.models import DEFAULT_OUTPUT_CAP
 
 
 class ContainedTransport:

@@ -24,7 +24,7 @@ from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.adapters.wire import Wire
 from watchkeeper.contained_sdk.addresses import normal_path
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.loop.models import FRAME_TOKENS, TOOLS_OVERHEAD
+from watchkeeper.asking.models import FRAME_TOKENS, TOOLS_OVERHEAD
 
 WIRES: Final = (CHAT, RESPONSES, EMBEDDINGS, MESSAGES)
 """The interfaces whose requests are read; any other post counts as a tool call that bills in an unknown way."""

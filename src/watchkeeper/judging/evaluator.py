@@ -67,8 +67,8 @@ from watchkeeper.runtime.events import ModelReplied
 from watchkeeper.runtime.plan import PricedModel, RunScope, RunPlan
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.loop.retry import held_back, provider_stop
-from watchkeeper.loop.models import charge_failure, estimate_call, likely_tokens, message_bytes
+from watchkeeper.asking.retry import held_back, provider_stop
+from watchkeeper.asking.models import charge_failure, estimate_call, likely_tokens, message_bytes
 from watchkeeper.runtime.shared_budget import is_drawn_from
 from watchkeeper.runtime.user_code import StrayCancellationError, is_cancelled
 from watchkeeper.session.session import SessionView

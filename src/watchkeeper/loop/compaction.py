@@ -37,8 +37,8 @@ from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.type_tags import own_value
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.kernel.turn_machine import Compacted, Stopped
-from watchkeeper.loop.model_calls import ModelCalls
-from watchkeeper.loop.models import BYTES_PER_TOKEN, estimate_call, image_tokens, message_bytes
+from watchkeeper.asking.model_calls import ModelCalls
+from watchkeeper.asking.models import BYTES_PER_TOKEN, estimate_call, image_tokens, message_bytes
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate

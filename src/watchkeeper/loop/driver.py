@@ -41,10 +41,10 @@ from watchkeeper.kernel.turn_machine import (
 )
 from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine, not_checked
 from watchkeeper.loop.compaction import Compaction
-from watchkeeper.loop.model_calls import ModelCalls
+from watchkeeper.asking.model_calls import ModelCalls
 from watchkeeper.loop.parked_calls import NOT_BEGUN
 from watchkeeper.loop.resume import Recorded
-from watchkeeper.loop.retry import WorkStoppedError
+from watchkeeper.asking.retry import WorkStoppedError
 from watchkeeper.loop.tool_calls import ToolCalls
 from watchkeeper.oversight.engine import Oversight
 from watchkeeper.prompt.completion import (

@@ -53,6 +53,8 @@ from watchkeeper.runtime.events import (
     NoticeAppended,
     ObserversRan,
     RunEnded,
+    RunResumed,
+    RunStarted,
     WorkStopped,
 )
 from watchkeeper.runtime.plan import RunPlan, RunScope
@@ -336,13 +338,10 @@ class Replay(Recorded):
         at = mark.event.created_at if theirs else before[-1].at
         session = self._session(self._replied)
         unseen = Unseen()
-        limits = replace(
-            self.started.limit_values or Limits(),
-            deadline=None if self.started.deadline is None else Deadline(self.started.deadline),
-            account=None,
-            account_limit=None,
-        )
         earlier = [each for each in self.log if each.seq < mark.seq]
+        begun = [each.event for each in earlier if isinstance(each.event, RunStarted | RunResumed)][-1]
+        ends = None if begun.deadline is None else Deadline(begun.deadline)
+        limits = replace(begun.limit_values or Limits(), deadline=ends, account=None, account_limit=None)
         spent = spent_of(earlier, lambda _: spent_of((), cast("Any", None))[0])[0]
         clock = Moment(at)
         with ExecutionContext(limits, clock=clock, spent=spent, parent=None) as gate:
@@ -393,7 +392,8 @@ async def replayed(plan: RunPlan[Any], replay: Replay) -> Replayed:
         raise RecordOverError
 
     replay.compare_plan(plan)
-    limits = replay.started.limit_values or Limits()
+    attempts = [each.event for each in replay.log if isinstance(each.event, RunStarted | RunResumed)]
+    limits = attempts[-1].limit_values or Limits()
     rules = replace(UNLIMITED, max_turns=limits.max_turns, landing=limits.landing)
     with ExecutionContext(rules, parent=None) as gate:
         try:

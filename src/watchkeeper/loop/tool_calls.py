@@ -39,7 +39,7 @@ from watchkeeper.core.text import CrashError, error_text
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.turn_machine import Stopped, ToolsDone
-from watchkeeper.loop.models import bounds_input
+from watchkeeper.asking.models import bounds_input
 from watchkeeper.loop.parked_calls import (
     NO_ANSWERS,
     NOT_BEGUN,
@@ -51,7 +51,7 @@ from watchkeeper.loop.parked_calls import (
     is_denial,
     refusal_of,
 )
-from watchkeeper.loop.retry import call_through, held_back
+from watchkeeper.asking.retry import call_through, held_back
 from watchkeeper.runtime.events import CallBegun
 from watchkeeper.runtime.file_record import FilesNotOnRecord, Unfinished, changed, finish
 from watchkeeper.runtime.parking import CallParked, Park, digest_of, parked_stop
@@ -126,6 +126,7 @@ class ToolCalls:
         self._scope = scope
         self._usage: TokenUsage | None = None
         self._turn = 0
+        self._parking = plan.park
         self._earlier = NOT_BEGUN
         self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
@@ -325,7 +326,7 @@ class ToolCalls:
             node_id=outcome.node_id,
             duration_ms=(clock.monotonic() - began) * 1000,
             repeatable=outcome.stop is None,
-            parks=None if self._plan.park is None else self._asks(call, outcome, context, self._plan.park),
+            parks=None if self._parking is None else self._asks(call, outcome, context, self._parking),
         )
 
     def _asks(
@@ -360,7 +361,7 @@ class ToolCalls:
             deadline=deadline,
             cancellation=ticket.cancellation,
             answers=answers,
-            may_park=self._plan.park is not None,
+            may_park=self._parking is not None,
         )
         return ToolContext(info, self._tool_scope)
 
@@ -444,6 +445,7 @@ class ToolCalls:
                 left_out = "" if scope.filesystem is None or scope.filesystem.survives_process else changes.left_out
             await run_in_worker(context.commit, patience=patience)
             if left_out:
+                self._parking = None  # nobody could go on with the run
                 scope.record(FilesNotOnRecord(context.call_id, invoked.name, left_out, clock.now()))
         except TimeoutError:
             if context.discard():

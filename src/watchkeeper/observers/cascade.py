@@ -5,22 +5,22 @@ cause if they are of one class (rights, quota, disk, network, a lock ...), name 
 The detector compares the newest failure with the open ones before it, `REACH` calls back, and speaks of `failures` with
 one cause. Retries of one action that wait longer each time are given more patience.
 
-What failed, and what it says, is read by `failures`, once for each call. All state is computed from the session.
+What failed, and what it says, is read by `refusals`, once for each call. All state is computed from the session.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
-from watchkeeper.observers.actions import Asked, asked, has_changed
 from watchkeeper.observers.evidence import check_settings, line_of, shorten, told_up_to
-from watchkeeper.observers.failures import Failure, failure, reading
+from watchkeeper.observers.reading import Reading, readings_of
+from watchkeeper.observers.refusals import Failure
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
-from watchkeeper.prompt.trajectory import CallDigest
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, error_message
 
@@ -29,6 +29,12 @@ REACH: Final = 100
 
 LOOKED_BACK: Final = 20
 """The number of calls since the last look that are examined, the newest ones."""
+
+USUAL: Final = 0.5
+"""Up to this likeness two words in common are enough."""
+
+KINDS: Final = 6
+"""So many failures of a cause that say something else are compared with an earlier one."""
 
 PATIENT: Final = 5
 """So many retries of one action that wait longer each time are no cascade."""
@@ -108,66 +114,70 @@ class ErrorCascadeDetector:
         """Whether a call since the last look failed, and enough calls before it."""
         trajectory = context.trajectory
         new = min(trajectory.unseen_by(self.name), LOOKED_BACK)
-        recent = trajectory.recent(REACH + new)
-        calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
-        if not any(_failed(call, calls) for call in recent[len(recent) - new :]):
-            return False
-        open_ones = (call for call in reversed(recent) if _failed(call, calls))
-        return sum(1 for _ in islice(open_ones, self.failures)) >= self.failures
+        failed = _failures_of(context).failed
+        return (
+            bool(failed)
+            and failed[-1].call.index > trajectory.count - new
+            and sum(each.call.index > trajectory.count - REACH - new for each in failed) >= self.failures
+        )
 
     def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
         """Describe the cascade that the newest failure since the last look belongs to."""
         trajectory = context.trajectory
-        calls: Sequence[ToolInvoked] = session[ToolInvoked].all()
         new = min(trajectory.unseen_by(self.name), LOOKED_BACK)
         told = told_up_to(session, self.name, trajectory.count - new) if new > 1 else 0
-        recent = trajectory.recent(REACH + new)
-        for end in range(len(recent), max(len(recent) - new, 0), -1):
-            index = recent[end - 1].index
-            if index <= told and index != trajectory.count:
+        kept = _failures_of(context)
+        for newest in reversed(kept.failed):
+            index = newest.call.index
+            if index <= trajectory.count - new or (index <= told and index != trajectory.count):
                 return None
-            if _failed(recent[end - 1], calls):
-                group = self._one_cause(recent, end - 1, calls)
-                if len(group) >= self.failures and not _is_patient(group, calls):
-                    return self._assessment(group, calls)
+            group = self._one_cause(newest, kept, context)
+            if len(group) >= self.failures and not _is_patient(group):
+                return self._assessment(group, session[ToolInvoked].all())
         return None
 
-    def _one_cause(
-        self, recent: Sequence[CallDigest], place: int, calls: Sequence[ToolInvoked]
-    ) -> Sequence[CallDigest]:
-        """Return the open failures that have one cause with that at a place, the oldest first, itself the last."""
-        newest = failure(recent[place], calls[recent[place].index - 1])
+    def _one_cause(self, newest: Failed, kept: Failures, context: ObserverContext) -> Sequence[Failed]:
+        """Return the open failures that have one cause with one of them, the oldest first, itself the last."""
+        last = newest.call.index
+        calls = readings_of(context).since(last - REACH - 1)
+        failed = {each.call.index: each for each in kept.failed}
         done = Done()
-        for call in recent[place + 1 :]:
-            done.note(call, calls)
-        group = [recent[place]] if done.leaves(newest, newest) else []
+        for call in calls:
+            if call.index > last:
+                done.note(call)
+        group = [newest] if done.leaves(newest, newest) else []
+        kinds = group[:]  # those that say something else
         changed = False
-        for call in reversed(recent[max(place - REACH, 0) : place]):
+        for call in reversed([call for call in calls if call.index < last]):
             if not group:
                 break
-            if _failed(call, calls):
-                earlier = failure(call, calls[call.index - 1])
-                if changed and newest.group in WEAK and newest.same_as(earlier):
-                    continue  # a check, made again after a change
-                same = alike(newest, earlier, self.likeness) or (not changed and _of_one_target(newest, earlier))
-                if same and done.leaves(newest, earlier):
-                    group.append(call)
-            else:
-                done.note(call, calls)
-                changed = changed or has_changed(call, calls[call.index - 1])
+            earlier = failed.get(call.index)
+            if earlier is None:
+                done.note(call)
+                changed = changed or (call.state != 0 and call.outcome == "succeeded")
+                continue
+            if changed and newest.failure.group in WEAK and newest.same_as(earlier):
+                continue  # a check, made again after a change
+            for known in kinds:
+                same = alike(known, earlier, self.likeness) or (not changed and _of_one_target(known, earlier))
+                if same and done.leaves(known, earlier):
+                    group.append(earlier)
+                    if len(kinds) < KINDS and earlier.says not in [each.says for each in kinds]:
+                        kinds.append(earlier)
+                    break
         return group[::-1]
 
-    def _assessment(self, group: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> Assessment:
-        count, newest = len(group), calls[group[-1].index - 1]
-        example = shorten(_message(newest), 120)
-        kind = failure(group[-1], newest).group
+    def _assessment(self, group: Sequence[Failed], calls: Sequence[ToolInvoked]) -> Assessment:
+        count = len(group)
+        example = shorten(_message(calls[group[-1].call.index - 1]), 120)
+        kind = group[-1].failure.group
         why = f" ({NAMES[kind]})" if kind else ""
         said = f"{count:,} calls failed for what seems to be one cause{why}"
         severe = 2 * self.failures if self.severe is None else self.severe
         severity: Severity = "warning" if count >= severe else "caution"
         return Assessment(
             self.name,
-            f"{said}, and none of them succeeded since call #{group[0].index}; the last: {example}",
+            f"{said}, and none of them succeeded since call #{group[0].call.index}; the last: {example}",
             (Observation("error_cascade", f"{said}.", "\n".join(_cited(group, calls))),),
             (
                 "Stop and find out why before you call again; the same call will fail the same way.",
@@ -178,6 +188,45 @@ class ErrorCascadeDetector:
         )
 
 
+class Failed(NamedTuple):
+    """A failed call, and what is to be known of its failure."""
+
+    call: Reading
+    failure: Failure
+
+    @property
+    def says(self) -> tuple[int, str, frozenset[str]]:
+        """What was done and what the message says, without names and numbers."""
+        return self.call.doing, self.failure.group, self.failure.words
+
+    def same_as(self, other: Failed) -> bool:
+        """Return whether the same was asked for in the same words."""
+        return self.call.doing == other.call.doing and self.call.action == other.call.action
+
+
+class Failures:
+    """The newest failed calls of one trajectory: a fold over its readings."""
+
+    __slots__ = ("count", "failed")
+
+    def __init__(self) -> None:
+        """Begin before the first call."""
+        self.count = 0
+        self.failed: deque[Failed] = deque(maxlen=REACH + LOOKED_BACK)
+
+
+def _failures_of(context: ObserverContext) -> Failures:
+    """Return the failed calls of a run, whichever detector asks."""
+    trajectory = context.trajectory
+    kept = trajectory.fold(Failures, Failures)
+    if kept.count != trajectory.count:
+        for call in readings_of(context).since(kept.count):
+            if call.outcome == "failed":
+                kept.failed.append(Failed(call, call.failure))
+        kept.count = trajectory.count
+    return kept
+
+
 class Done:
     """What succeeded since a failure: by action, the things that each call named."""
 
@@ -185,16 +234,14 @@ class Done:
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self._calls: dict[str, list[Asked]] = {}
+        self._calls: dict[int, list[Reading]] = {}
 
-    def note(self, call: CallDigest, calls: Sequence[ToolInvoked]) -> None:
+    def note(self, call: Reading) -> None:
         """Note a call, if it succeeded."""
-        invoked = calls[call.index - 1]
-        if reading(call, invoked).outcome == "succeeded":
-            done = asked(call, invoked)
-            self._calls.setdefault(done.action, []).append(done)
+        if call.outcome == "succeeded":
+            self._calls.setdefault(call.doing, []).append(call)
 
-    def leaves(self, one: Failure, other: Failure) -> bool:
+    def leaves(self, one: Failed, other: Failed) -> bool:
         """Return whether nothing succeeded since the earlier of two failures that needs the same thing.
 
         One of their actions does, with the same things. Where they asked for different ones, it does with any; only
@@ -203,15 +250,16 @@ class Done:
         """
         if not self._calls:
             return True
-        calls = [call for action in {one.action, other.action} for call in self._calls.get(action, ())]
-        if parts := one.parts & other.parts:
-            calls = [call for call in calls if parts & call.words]
+        calls = [call for doing in {one.call.doing, other.call.doing} for call in self._calls.get(doing, ())]
+        if parts := one.failure.quoted & other.failure.quoted:
+            calls = [call for call in calls if parts & call.echo]
         if not calls:
             return True
-        done = [call.things for call in calls]
-        if one.group in OF_A_TARGET:
-            return not any(_most(one.asked, things) or _most(other.asked, things) for things in done)
-        common = one.asked & other.asked
+        done = [call.addresses for call in calls]
+        mine, others = one.call.addresses, other.call.addresses
+        if one.failure.group in OF_A_TARGET:
+            return not any(_most(mine, things) or _most(others, things) for things in done)
+        common = mine & others
         return bool(common) and not any(_most(common, things) for things in done)
 
 
@@ -219,7 +267,7 @@ def _most(wanted: frozenset[str], things: frozenset[str]) -> bool:
     return 2 * len(wanted & things) > len(wanted) or wanted == things
 
 
-def alike(one: Failure, other: Failure, likeness: float) -> bool:
+def alike(one: Failed, other: Failed, likeness: float) -> bool:
     """Return whether two failures seem to have one cause.
 
     Args:
@@ -227,36 +275,53 @@ def alike(one: Failure, other: Failure, likeness: float) -> bool:
         other: Another.
         likeness: The share of words that two messages have in common if they say the same.
     """
-    same_action = one.action == other.action
-    names_the_same = any(not SPECIFIC.isdisjoint(thing) for thing in one.told & other.told)
-    weak = (one.group in WEAK) + (other.group in WEAK)
-    if same_action and ((weak and names_the_same) or (weak == 2 and _of_one_thing(one, other))):
+    (call, mine), (earlier, others) = one, other
+    same_action = call.doing == earlier.doing
+    named = [thing for thing in mine.told & others.told if not SPECIFIC.isdisjoint(thing)]
+    weak = (mine.group in WEAK) + (others.group in WEAK)
+    if same_action and ((weak and named) or (weak == 2 and _of_one_thing(one, other))):
         return True
-    if one.codes & other.codes:
-        return one.group not in OF_ONE_THING or _of_one_thing(one, other)
-    if one.group and other.group and one.group != other.group:
-        return same_action and {one.group, other.group} in NEAR
-    if one.group == other.group != "":
-        if one.group in OF_ONE_THING:
+    if any(thing not in call.addresses and thing not in earlier.addresses for thing in named):
+        return True
+    if mine.codes & others.codes:
+        return mine.group not in OF_ONE_THING or _of_one_thing(one, other)
+    if mine.group == others.group != "":
+        if mine.group in OF_ONE_THING:
             return _of_one_thing(one, other)
-        return one.group != "interface" or same_action
-    if names_the_same:
+        return mine.group != "interface" or same_action or _shares(mine, others, likeness)
+    if mine.group and others.group:
+        return (same_action and {mine.group, others.group} in NEAR) or _shares(
+            mine, others, likeness, 1 if weak == 2 else 2
+        )
+    if named or _shares(mine, others, likeness):
         return True
-    says_the_same = _share(one.words, other.words) >= likeness
-    if same_action:
-        return says_the_same
-    return says_the_same and len(one.words & other.words) > 2
+    says_the_same = _share(mine.words, others.words) >= likeness
+    return says_the_same and (same_action or len(mine.words & others.words) > 2)
 
 
-def _of_one_target(one: Failure, other: Failure) -> bool:
-    return one.action == other.action and _of_one_thing(one, other)
+def _shares(one: Failure, other: Failure, likeness: float, least: int = 1) -> bool:
+    """Return whether two messages have words in common that say something of the cause."""
+    common = len(one.says & other.says)
+    shorter, longer = sorted((len(one.says), len(other.says)))
+    if likeness > USUAL:
+        return common >= max(least, likeness * longer)
+    return common >= least and (common >= 2 or common >= likeness * shorter)
 
 
-def _of_one_thing(one: Failure, other: Failure) -> bool:
-    mine, others = one.told or one.asked, other.told or other.asked
+def _of_one_target(one: Failed, other: Failed) -> bool:
+    return one.call.doing == other.call.doing and _of_one_thing(one, other)
+
+
+def _of_one_thing(one: Failed, other: Failed) -> bool:
+    mine, others = one.failure.told or one.call.addresses, other.failure.told or other.call.addresses
     if not mine and not others:
-        return one.action == other.action
+        return one.call.doing == other.call.doing
+    mine, others = _without_hosts(mine), _without_hosts(others)
     return 2 * len(mine & others) >= min(len(mine), len(others)) > 0
+
+
+def _without_hosts(things: frozenset[str]) -> frozenset[str]:
+    return frozenset([thing for thing in things if not any(other.startswith(f"{thing}/") for other in things)])
 
 
 def _share(one: frozenset[str], other: frozenset[str]) -> float:
@@ -264,38 +329,34 @@ def _share(one: frozenset[str], other: frozenset[str]) -> float:
     return len(one & other) / len(one | other) if one or other else 1.0
 
 
-def _failed(call: CallDigest, calls: Sequence[ToolInvoked]) -> bool:
-    return reading(call, calls[call.index - 1]).outcome == "failed"
-
-
 def _message(invoked: ToolInvoked) -> str:
     return error_message(invoked) or invoked.rendered_output or invoked.outcome
 
 
-def _is_patient(group: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> bool:
+def _is_patient(group: Sequence[Failed]) -> bool:
     """Return whether failures are few retries, each after a longer wait, or looks for a thing that is awaited."""
-    first, *others = (failure(call, calls[call.index - 1]) for call in group)
-    gaps = [(later.at - call.at).total_seconds() for call, later in pairwise(group)]
+    first, *others = group
+    gaps = [later.call.at - each.call.at for each, later in pairwise(group)]
     same = all(other.same_as(first) for other in others)
-    if same and first.group == "missing" and min(gaps) >= APART:
+    if same and first.failure.group == "missing" and min(gaps) >= APART:
         return len(group) <= LOOKS
-    words = {asked(call, calls[call.index - 1]).words for call in group}  # one: only a number differs, as of a host
-    if len(group) > PATIENT or any(other.action != first.action for other in others):
+    words = {frozenset(filter(str.isalpha, each.call.echo)) for each in group}  # one: only a number differs
+    if len(group) > PATIENT or any(other.call.doing != first.call.doing for other in others):
         return False
-    if len(words) > 1 and any(first.asked - other.asked for other in others):
+    if len(words) > 1 and any(first.call.addresses - other.call.addresses for other in others):
         return False
     growth = 1.0 if same else GROWTH
     grows = all(before * growth < after for before, after in pairwise(gaps))
     return grows and gaps[-1] >= (LONG_WAIT if same else APART)
 
 
-def _cited(group: Sequence[CallDigest], calls: Sequence[ToolInvoked]) -> Iterator[str]:
+def _cited(group: Sequence[Failed], calls: Sequence[ToolInvoked]) -> Iterator[str]:
     """Yield a line for each of the first and the last failures, with what it said."""
     left_out = len(group) - 2 * CITED
-    for place, call in enumerate(group):
+    for place, each in enumerate(group):
         if left_out > 0 and CITED <= place < CITED + left_out:
             if place == CITED:
                 yield f"... {left_out:,} more ..."
             continue
-        invoked = calls[call.index - 1]
-        yield f"{line_of(invoked, call.index)} → {shorten(_message(invoked), 120)}"
+        invoked = calls[each.call.index - 1]
+        yield f"{line_of(invoked, each.call.index)} → {shorten(_message(invoked), 120)}"

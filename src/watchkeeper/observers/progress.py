@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from watchkeeper.observers.outcomes import PLAIN, Reading
-from watchkeeper.observers.vocabulary import CHANGED
+from watchkeeper.observers.questions import plain
+from watchkeeper.observers.reading import Reading
+from watchkeeper.observers.refusals import CHANGED
 
 REMEMBERED: Final = 20_000
 """The number of words and numbers that are remembered as shown, and of words that were asked for."""
@@ -31,6 +32,12 @@ TARGETS: Final = 400
 STATES: Final = 60
 THREAD_ITEMS: Final = 2_000
 """The number of changed things, and of states of one thing, that are remembered."""
+
+SHORT_NO: Final = 25
+"""A no in so many words may be worded anew each time."""
+
+QUESTIONS: Final = 40
+"""The number of questions whose words are remembered."""
 
 NUMBER: Final = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)(?::(\d\d))?")
 
@@ -111,8 +118,8 @@ class Progress:
     """What the calls of a trajectory have shown, asked and changed so far."""
 
     __slots__ = (
-        "aliases", "amounts", "apart", "asked", "at", "bases", "changed", "effect", "looks",
-        "noisy", "nos", "patience", "paused", "rows", "shapes", "shown", "states", "stuck", "targets", "threads",
+        "aliases", "amounts", "apart", "asked", "at", "bases", "changed", "effect", "looks", "noisy",
+        "nos", "patience", "paused", "questions", "rows", "shapes", "shown", "states", "stuck", "targets", "threads",
     )  # fmt: skip
 
     def __init__(self, apart: float, looks: int, patience: float) -> None:
@@ -140,6 +147,7 @@ class Progress:
         self.nos: dict[str, None] = {}
         self.at = 0.0
         self.paused = 0
+        self.questions: deque[frozenset[str]] = deque(maxlen=QUESTIONS)
 
     def judge(self, call: Reading) -> Judgement:
         """Return what a call counts for, and take it in."""
@@ -148,6 +156,9 @@ class Progress:
         self.at = call.at
         thread = self.threads.get(call.action) or self._alias(call)
         new = [item for item in call.items if item not in self.shown and item not in call.echo]
+        if new and call.is_no and call.size <= SHORT_NO and all(map(str.isalpha, new)):
+            thread_is_old = thread is not None and self.changed <= thread.last
+            new = [] if thread_is_old or not call.literals - self.asked.keys() else new  # a no, in other words
         if call.state and (call.clear or thread is None or self.changed > thread.last) and not call.is_red:
             judged = self._judge_change(call, thread)
         elif call.clear and call.is_red and not new and self._is_new_state(call):
@@ -208,6 +219,8 @@ class Progress:
         numbers = [number for number in call.numbers if number not in self.shown and number not in call.echo]
         if call.is_no and not call.items - call.echo - CHANGED and self._is_no_again(call):
             return Judgement(FRUITLESS, "no again")
+        if call.outcome == "failed" and call.words | call.literals not in self.questions:
+            return Judgement(NEITHER, "failed again")
         if call.is_red and not (call.literals | call.words) <= self.asked.keys():
             return Judgement(NEITHER, "failed again")
         if self._are_known(call):
@@ -235,10 +248,17 @@ class Progress:
         if call.is_pause:
             return Judgement(NEITHER, "paused")
         if call.is_ack and not call.is_no:
-            return Judgement(HALF if len(call.words) >= PROSE else NEITHER, "said nothing")
-        if len(words) * 2 <= len(call.words):
+            return Judgement(HALF if len(call.words) >= PROSE and not words else NEITHER, "said nothing")
+        if self._is_reworded(call, words):
             return Judgement(FRUITLESS if call.words else HALF, "asked in other words")
         return Judgement(NEITHER, "nothing new")
+
+    def _is_reworded(self, call: Reading, new: list[str]) -> bool:
+        """Whether a question has no new word, or has more or fewer words than an earlier one and otherwise the same."""
+        if not new:
+            return True
+        terms = call.words | call.literals
+        return len(new) * 2 <= len(call.words) and any(terms < earlier or terms > earlier for earlier in self.questions)
 
     def _are_known(self, call: Reading) -> bool:
         """Whether every row of a result was shown before, whatever was asked."""
@@ -291,6 +311,9 @@ class Progress:
                 return self._seen(call, thread)
         shape, before = thread.answers[-1]
         changed = self._changed_since(call, thread)
+        if not changed and not new and call.is_no and call.size <= SHORT_NO and set(call.numbers) <= set(before):
+            thread.looks += 1
+            return self._seen(call, thread)
         if call.shape == shape:
             if sorted(call.numbers) == sorted(before) or not self._has_moved(call, thread, before, changed):
                 return self._same(call, thread, changed)
@@ -411,10 +434,10 @@ class Progress:
             self.shapes[call.shape] = call.index
         self._take_in_rows(call)
         self.asked.update(dict.fromkeys(call.literals))
-        self.bases.update(
-            dict.fromkeys(PLAIN.sub("", each.rpartition("/")[2]) for each in call.literals if "/" in each)
-        )
+        self.bases.update(dict.fromkeys(plain(each.rpartition("/")[2]) for each in call.literals if "/" in each))
         self.asked.update(dict.fromkeys(call.words))
+        if call.words:
+            self.questions.append(call.words | call.literals)
         for kept, most in (
             (self.shown, REMEMBERED),
             (self.asked, REMEMBERED),
@@ -467,5 +490,5 @@ def _keeps_pace(step: float, seconds: float) -> bool:
     if step <= 0 or seconds <= 0:
         return False
     return any(
-        abs(step - seconds * unit) <= max(0.15 * seconds * unit, 1.01 if unit <= 1 else 0) for unit in (1, 1000)
+        abs(step - seconds * unit) <= max(0.05 * seconds * unit, 1.01 if unit <= 1 else 0) for unit in (1, 1000)
     ) or (seconds >= 50 and abs(step - seconds / 60) <= 1)

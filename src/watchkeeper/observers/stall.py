@@ -18,8 +18,8 @@ import msgspec
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import is_number
 from watchkeeper.observers.evidence import check_settings, cite, shorten, told_up_to
-from watchkeeper.observers.outcomes import Reading, readings_of
 from watchkeeper.observers.progress import Progress
+from watchkeeper.observers.reading import Reading, readings_of
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.prompt.trajectory import KEPT_CALLS

@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from watchkeeper.observers.evidence import check_settings, cite
-from watchkeeper.observers.failures import reading
-from watchkeeper.observers.outcomes import readings_of
 from watchkeeper.observers.progress import Progress
+from watchkeeper.observers.questions import DEEPEST
+from watchkeeper.observers.reading import readings_of
 from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import SUSPICION, Assessment, Observation
 from watchkeeper.prompt.observer import ObserverContext, on_loop
@@ -70,11 +70,9 @@ class Suspicions:
         """Read the calls that are new."""
         trajectory = context.trajectory
         calls = context.session[ToolInvoked].all()
-        readings = {each.index: each for each in readings_of(context).since(self.count)}
-        for call in trajectory.recent(min(trajectory.count - self.count, KEPT_CALLS)):
-            fruitless = self._progress.judge(readings[call.index]).weight > 0 if call.index in readings else False
-            invoked = calls[call.index - 1]
-            self._add(call.index, fruitless or reading(call, invoked).outcome == "failed", words_in(invoked.params))
+        for call in readings_of(context).since(self.count):
+            fruitless = self._progress.judge(call).weight > 0
+            self._add(call.index, fruitless or call.outcome == "failed", words_in(calls[call.index - 1].params))
         self.count = trajectory.count
 
     def _add(self, index: int, bad: bool, words: frozenset[str]) -> None:
@@ -169,17 +167,19 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(WORD.findall(text.lower()))
 
 
-def _texts(value: Any) -> Iterable[str]:
-    """Yield every text and number in a value, depth first."""
+def _texts(value: Any, depth: int = 0) -> Iterable[str]:
+    """Yield every text and number in a value, depth first, down to `DEEPEST`."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, int | float):
         yield str(value)
+    elif depth >= DEEPEST:
+        return
     elif isinstance(value, dict):
         for each in cast("dict[str, Any]", value).values():
-            yield from _texts(each)
+            yield from _texts(each, depth + 1)
     elif isinstance(value, list | tuple):
         for each in cast("Sequence[Any]", value):
-            yield from _texts(each)
+            yield from _texts(each, depth + 1)
     elif value is not None:
-        yield from _texts(msgspec.to_builtins(value, enc_hook=repr))
+        yield from _texts(msgspec.to_builtins(value, enc_hook=repr), depth + 1)

@@ -15,11 +15,11 @@ import msgspec
 
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
-from watchkeeper.store.liveness import own_mark
+from watchkeeper.disk.liveness import own_mark
 from watchkeeper.store.run_file import PRIVATE_FILE, SUFFIX, Owner, event_line, owner_line
 from watchkeeper.store.run_index import RUNS
 from watchkeeper.store.run_store import FOLDER_SUFFIX, is_old_store
-from watchkeeper.store.sqlite import Schema, connect_to_read, failing_as
+from watchkeeper.disk.sqlite import Schema, connect_to_read, failing_as
 from watchkeeper.store.upkeep import PART
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import msgspec
 
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
-from watchkeeper.store.liveness import ProcessMark, is_alive
+from watchkeeper.disk.liveness import ProcessMark, is_alive
 
 try:
     import fcntl

@@ -27,7 +27,7 @@ from watchkeeper.runtime.file_record import FilesNotOnRecord
 from watchkeeper.runtime.result import end_in_words, items_done, run_as_data, spent
 from watchkeeper.session.tagging import MARK, PLAIN_TAGS
 from watchkeeper.store.run_file import ENDINGS, PRIVATE_FILE, SUFFIX, is_owned, is_whole, last_lines, read_lines
-from watchkeeper.store.sqlite import is_locked, with_side_files
+from watchkeeper.disk.sqlite import is_locked, with_side_files
 
 if TYPE_CHECKING:
     import sqlite3

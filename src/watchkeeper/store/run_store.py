@@ -32,7 +32,7 @@ from watchkeeper.runtime.events import CallBegun, ManyEnded, ManyStarted, RunEnd
 from watchkeeper.session.event_json import read_event, write_event
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.tagging import dump, load
-from watchkeeper.store.liveness import own_mark
+from watchkeeper.disk.liveness import own_mark
 from watchkeeper.store.run_file import (
     SUFFIX,
     DamagedLineError,
@@ -45,7 +45,7 @@ from watchkeeper.store.run_file import (
     read_lines,
 )
 from watchkeeper.store.run_index import BEGINNINGS, RUNS, UNREADABLE, RunIndex, StoredRun, as_fields, moment
-from watchkeeper.store.sqlite import DEFAULT, chosen_file, make_folders, register
+from watchkeeper.disk.sqlite import DEFAULT, chosen_file, make_folders, register
 
 VARIABLE: Final = "WATCHKEEPER_STORE"
 NO_STORE: Final = frozenset({"none", "off"})

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from watchkeeper.testing.fake_openai import FakeOpenAI as FakeOpenAI
     from watchkeeper.testing.ledger_checks import check_ledger as check_ledger
     from watchkeeper.testing.ledger_checks import check_shared_ledger as check_shared_ledger
-    from watchkeeper.testing.recorded import recorded as recorded
+    from watchkeeper.testing.traffic import recorded as recorded
     from watchkeeper.testing.wire import Fault as Fault, Reply as Reply, WireReply as WireReply
     from watchkeeper.testing.wire import WireRequest as WireRequest, WireServer as WireServer, call as call
     from watchkeeper.testing.wire import json_reply as json_reply, say as say
@@ -32,7 +32,7 @@ else:
             "testing.fake_anthropic": "FakeAnthropic",
             "testing.fake_openai": "FakeOpenAI",
             "testing.ledger_checks": "check_ledger check_shared_ledger",
-            "testing.recorded": "recorded",
+            "testing.traffic": "recorded",
             "testing.wire": "Fault Reply WireReply WireRequest WireServer call json_reply say",
         },
     )

@@ -230,14 +230,10 @@ in_forked(_renew_locks)
 
 
 class Filesystem(ABC):
-    """Files below one root; safe under threads.
-
-    Attributes:
-        survives_process: Whether what was written is still there, for the same arguments, in another process after this
-            one has died. A run that can be resumed writes the changes in its record before it makes them there.
-    """
+    """Files below one root; safe under threads."""
 
     survives_process: bool = False
+    """Whether what was written is still there in another process, for the same arguments, after this one died."""
 
     def __init__(self) -> None:
         """Start with an empty journal."""

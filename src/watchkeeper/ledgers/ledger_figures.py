@@ -27,8 +27,8 @@ from watchkeeper.core.ids import IdSource
 from watchkeeper.accounting.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS
 from watchkeeper.core.usage import NOTHING_PRESUMED
-from watchkeeper.store.ledger_file import CallRow, Held, LedgerFile, State, figures, ledger_failures
-from watchkeeper.store.sqlite import is_locked
+from watchkeeper.ledgers.ledger_file import CallRow, Held, LedgerFile, State, figures, ledger_failures
+from watchkeeper.disk.sqlite import is_locked
 
 T = TypeVar("T")
 

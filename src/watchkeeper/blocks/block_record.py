@@ -44,14 +44,14 @@ from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import SafetyEvent
 from watchkeeper.store.run_index import BLOCK
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.disk.sqlite import DEFAULT
 
 RECORDERS: Final = Portal()
 """Where recorders of blocks work; none of the caller's code runs there."""
 
 in_forked(RECORDERS.forget)
 
-OURS: Final = ("watchkeeper.app.contained", "watchkeeper.app.block_record", "contextlib")
+OURS: Final = ("watchkeeper.blocks.contained", "watchkeeper.blocks.block_record", "contextlib")
 """Modules between a block and the code that opens it."""
 
 

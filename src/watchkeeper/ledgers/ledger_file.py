@@ -39,8 +39,8 @@ from watchkeeper.core.errors import StoreError
 from watchkeeper.accounting.limits import Period, period_days
 from watchkeeper.core.meters import COLUMNS, SHARED
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
-from watchkeeper.store.liveness import ProcessMark, is_dead, own_mark
-from watchkeeper.store.sqlite import (
+from watchkeeper.disk.liveness import ProcessMark, is_dead, own_mark
+from watchkeeper.disk.sqlite import (
     RECOVER,
     Identity,
     Schema,

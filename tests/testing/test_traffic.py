@@ -16,7 +16,7 @@ from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.secrets import hold
 from watchkeeper.runtime.events import TextDelta
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.testing.recorded import ChangedRequestError, recorded
+from watchkeeper.testing.traffic import ChangedRequestError, recorded
 from watchkeeper.tools.tool import Tool, tool
 
 

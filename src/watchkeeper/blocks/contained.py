@@ -20,15 +20,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from watchkeeper.accounting.ledger import Ledger
-from watchkeeper.app.block_record import StoreTerms, open_record
+from watchkeeper.blocks.block_record import StoreTerms, open_record
 from watchkeeper.app.options import OnStoreFailure, StoreLike, check_arguments, check_keywords, renamed
-from watchkeeper.app.prices import Prices, listed_price, own_price
+from watchkeeper.app.prices import Prices, lookup
 from watchkeeper.runtime.listener import is_async
 from watchkeeper.app.recording import store_failed
 from watchkeeper.app.surroundings import Files, NamedFiles, open_files, open_files_beside_loop
 from watchkeeper.children.inside import Surrounding, surrounding
-from watchkeeper.contained_sdk.calls import BLOCKS, CallStopped, Containment, PriceOf, Uncounted, in_force
-from watchkeeper.contained_sdk.reading import SentRequest
+from watchkeeper.contained_sdk.calls import BLOCKS, CallStopped, Containment, Uncounted, in_force
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import Around, ExecutionContext
 from watchkeeper.containment.in_flight import MOVES, set_timer
@@ -39,7 +38,6 @@ from watchkeeper.accounting.limits import AccountLimit, Limits
 from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger
-from watchkeeper.core.usage import ModelPrice, dearer
 from watchkeeper.core.workers import call_in_loop, run_in_worker, running_task
 from watchkeeper.runtime.result import broken_off
 from watchkeeper.runtime.user_code import closed
@@ -47,10 +45,10 @@ from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.store.sqlite import DEFAULT
+from watchkeeper.disk.sqlite import DEFAULT
 
 if TYPE_CHECKING:
-    from watchkeeper.store.sqlite_ledger import SqliteLedger
+    from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -628,33 +626,6 @@ def open_context(terms: Terms, outer: Containment | None, ledger: SqliteLedger |
         on_event=terms.on_event,
         **place,
     )
-
-
-def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceOf:
-    """Return a function that looks up prices, each once: the block's own, those of the enclosing scope, or the list.
-
-    Args:
-        prices: The block's own, or the run's.
-        clock: Tells which of the listed prices are in force.
-        outer: What looks up prices around it; a price of the block's own cannot be below the one that holds there,
-            because what is spent counts in both.
-    """
-    known: dict[tuple[Any, ...], ModelPrice | None] = {}
-
-    def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
-        own = own_price(prices, provider, model)
-        above = None if outer is None else outer(provider, model, sent)
-        if own is not None:
-            return own if above is None else dearer(own, above)
-        if outer is not None:
-            return above
-        options: dict[str, Any] = {"long_cache": sent.long_cache, "replies": sent.wire.replies, "kinds": sent.kinds}
-        question = (provider, model, *sorted(sent.wishes.items()), *options.values())
-        if question not in known:
-            known[question] = listed_price(provider, model, sent.wishes, **options, clock=clock)
-        return known[question]
-
-    return price_of
 
 
 def is_consequence(error: BaseException | None) -> bool:

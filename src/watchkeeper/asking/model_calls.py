@@ -24,8 +24,8 @@ from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply
 from watchkeeper.core.text import error_text
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.loop.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage
-from watchkeeper.loop.retry import (
+from watchkeeper.asking.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage
+from watchkeeper.asking.retry import (
     DEGRADED,
     CIRCUIT_OPEN,
     OWN_FAULTS,

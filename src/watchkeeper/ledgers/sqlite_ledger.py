@@ -27,9 +27,9 @@ from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.text import logger
 from watchkeeper.core.quantities import duration
-from watchkeeper.store.ledger_figures import Figures, is_stopped, shared_by
-from watchkeeper.store.ledger_file import LedgerFile, ledger_path
-from watchkeeper.store.sqlite import is_locked, register
+from watchkeeper.ledgers.ledger_figures import Figures, is_stopped, shared_by
+from watchkeeper.ledgers.ledger_file import LedgerFile, ledger_path
+from watchkeeper.disk.sqlite import is_locked, register
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""How a run asks its models."""

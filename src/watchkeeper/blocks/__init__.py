@@ -1,0 +1,1 @@
+"""Contained blocks: code of others inside limits. Public name: `watchkeeper.contained`."""

@@ -1,0 +1,1 @@
+"""What files on disk have in common: SQLite, and which processes are alive."""

@@ -1,0 +1,1 @@
+"""Accounts on disk: the ledger that the processes of one machine share. Public names: `watchkeeper.store`."""
