@@ -27,11 +27,11 @@ from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.containment.record import Node
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import PreDispatchHook, ShieldPipeline
 from watchkeeper.shield.usage_hooks import BudgetWindowHook, ModelDowngradeHook, TokenRateHook
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 NODES = (1_000, 10_000, 100_000)
 BATCH, BATCHES = 500, 21

@@ -28,9 +28,9 @@ from benchmarks.http_step import LOOKUP, PRICES, SYSTEM, TASK, result
 from benchmarks.step import LIMITS, Fake, add, template_with
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.app.run import arun
+from watchkeeper.disk.liveness import own_mark
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.disk.liveness import own_mark
 from watchkeeper.store.run_file import RunFile
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext

@@ -19,9 +19,9 @@ from watchkeeper.app.run import arun, run, run_many
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, StoreError, UnpricedModelError
 from watchkeeper.core.usage import ModelPrice
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.tools.tool import tool
 
 PRICE = {"scripted": ModelPrice.per_million(1, 1)}

@@ -26,8 +26,8 @@ from tests.kit import Call, ScriptedModel, collect_garbage, events
 from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.accounting.limits import Limits
-from watchkeeper.blocks import contained as contained_block
 from watchkeeper.app.agent import Agent
+from watchkeeper.blocks import contained as contained_block
 from watchkeeper.blocks.contained import Contained, contained
 from watchkeeper.contained_sdk.calls import CallStopped, in_force
 from watchkeeper.contained_sdk.http import contained_async_http_client
@@ -37,11 +37,11 @@ from watchkeeper.core.clock import TestClock, Timer
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import FREE, ModelPrice
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool

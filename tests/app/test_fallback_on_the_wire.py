@@ -16,12 +16,12 @@ from watchkeeper.adapters.anthropic import AnthropicModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
 from watchkeeper.app.run import arun
+from watchkeeper.asking.retry import MAX_ATTEMPTS
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.model import Model
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.local import server as local_server
 from watchkeeper.local.model import LocalModel
-from watchkeeper.asking.retry import MAX_ATTEMPTS
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, ModelSwitched, TextDelta
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState

@@ -25,6 +25,7 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import BudgetExceededError, ConfigurationError
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.completion import TaskCompletionContext
@@ -34,7 +35,6 @@ from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.shield.decision import Decision
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
 

@@ -12,7 +12,6 @@ import pytest
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.blocks.contained import contained
 from watchkeeper.app.options import (
     CHECKED_WHERE_USED,
     RULES,
@@ -24,6 +23,7 @@ from watchkeeper.app.options import (
     renamed,
 )
 from watchkeeper.app.run import arun, arun_many, run, run_many
+from watchkeeper.blocks.contained import contained
 from watchkeeper.core.clock import SystemClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import RandomIds

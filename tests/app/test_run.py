@@ -17,13 +17,14 @@ from watchkeeper.accounting.budget import Budget
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.blocks.contained import contained
 from watchkeeper.app.options import ManyOptions, RunOptions, TaskOptions
 from watchkeeper.app.run import arun, arun_many, run, run_many
+from watchkeeper.blocks.contained import contained
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, PromptDefinitionError, StoreError, UnknownModelError
 from watchkeeper.core.messages import SystemMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.loop.run import Adapter
 from watchkeeper.observers.resources import ResourceObserver
 from watchkeeper.prompt.advice import Assessment
@@ -34,7 +35,6 @@ from watchkeeper.runtime.events import ModelReplied, RunEnded, RunStarted, TextD
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.subagents.dispatch import SubagentSettings
 from watchkeeper.subagents.payloads import DispatchSubagent, DispatchSubagents, PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection

@@ -16,13 +16,13 @@ import pytest
 from tests.kit import ScriptedModel
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.agent import Agent
-from watchkeeper.blocks.contained import contained
 from watchkeeper.app.surroundings import TERM_SECONDS, Interrupts
+from watchkeeper.blocks.contained import contained
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock, running_loop
-from watchkeeper.runtime.listener import Listener, one_by_one
 from watchkeeper.ledgers import sqlite_ledger
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
+from watchkeeper.runtime.listener import Listener, one_by_one
 
 
 class Gathered:

@@ -15,8 +15,8 @@ from tests.cli.support import CommandLine, damage, rewritten, sealed
 from tests.kit import ScriptedModel, agent
 from watchkeeper.app.run import run
 from watchkeeper.core.errors import StoreError
-from watchkeeper.store.run_store import RunStore
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
+from watchkeeper.store.run_store import RunStore
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,10 @@ from watchkeeper.cli.console import PlainConsole
 from watchkeeper.cli.report import print_runs
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import Envelope
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.testing.ledger_checks import CENT
 
 FOLDER = ("-p", "folder=inbox")

@@ -34,6 +34,7 @@ from tests.contained_sdk.test_http import (
     whole_or_streamed,
 )
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.asking.models import TOOLS_OVERHEAD
 from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped
@@ -41,7 +42,6 @@ from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, UnpricedModelError
 from watchkeeper.core.usage import ModelPrice
-from watchkeeper.asking.models import TOOLS_OVERHEAD
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireServer, json_reply, say

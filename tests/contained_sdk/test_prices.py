@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from tests.contained_sdk.test_http import HELLO, chat, sync_client
-from watchkeeper.blocks.contained import contained
 from watchkeeper.app.prices import listed_price
+from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.core.errors import RunStoppedError, UnpricedModelError
 from watchkeeper.core.usage import FREE, ModelPrice, TokenUsage

@@ -43,9 +43,9 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 CENT: Final = dollars(0.01)
 ENOUGH: Final = Stop("turn_limit_exceeded", "caller", "Enough.")

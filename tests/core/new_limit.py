@@ -12,14 +12,14 @@ from typing import Any
 
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.limits import Limits
-from watchkeeper.blocks.contained import contained
 from watchkeeper.app.settings import limits_from, settings_here
+from watchkeeper.blocks.contained import contained
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import ChainMetadata
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.testing import TestClock
 
 CHILD = CallRequest("child", "helper")

@@ -21,8 +21,8 @@ from watchkeeper.blocks.contained import SINGLE, Ceilings
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.meters import BY_FIELD, COLUMNS, METERS, SHARED, TOLD
 from watchkeeper.core.usage import Usage
-from watchkeeper.shield.decision import ChainMetadata
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
+from watchkeeper.shield.decision import ChainMetadata
 
 SOURCE = Path(watchkeeper.__file__).parent
 WORKER = Path(__file__).with_name("new_limit.py")

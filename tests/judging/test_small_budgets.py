@@ -20,12 +20,12 @@ from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import BudgetExceededError
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.judging import NestedEvaluator, NestedExecutionContext
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.prompt.evaluation import PromptResponse
 from watchkeeper.runtime.events import ChildEnded
 from watchkeeper.session.session import Session
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 LONG = question("Judge this. " + "word " * 250)
 """About 1,300 bytes: some 330 tokens."""

@@ -25,13 +25,13 @@ from tests.kit import (
     switches,
 )
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.asking.models import ModelLine, services_of
+from watchkeeper.asking.retry import MAX_ATTEMPTS
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderFault, ThrottleError
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, Transcript
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage
-from watchkeeper.asking.models import ModelLine, services_of
-from watchkeeper.asking.retry import MAX_ATTEMPTS
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.events import ModelFailed, ModelReplied, RunStarted, TextDelta
 from watchkeeper.runtime.plan import PricedModel, RunPlan

@@ -13,12 +13,6 @@ from hypothesis import strategies as st
 from tests.kit import Call, Calls, Say, ScriptedModel, play
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.limits import Limits
-from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.errors import ConfigurationError, ProviderError
-from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, Transcript, UserMessage
-from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
-from watchkeeper.core.usage import FREE, MOST_TOKENS, NOTHING_PRESUMED, ModelPrice, Presumed, Rate, TokenUsage
 from watchkeeper.asking.models import (
     FRAME_TOKENS,
     UNBOUNDED_IMAGE_TOKENS,
@@ -28,6 +22,12 @@ from watchkeeper.asking.models import (
     counted_usage,
     estimate_call,
 )
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Ticket
+from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, Transcript, UserMessage
+from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
+from watchkeeper.core.usage import FREE, MOST_TOKENS, NOTHING_PRESUMED, ModelPrice, Presumed, Rate, TokenUsage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import ModelReplied

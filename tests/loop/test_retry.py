@@ -6,10 +6,10 @@ import asyncio
 import random
 
 from tests.kit import Report, Say, ScriptedModel, agent, events, play
+from watchkeeper.asking.retry import MAX_ATTEMPTS, Backoff
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ProviderError
-from watchkeeper.asking.retry import MAX_ATTEMPTS, Backoff
 from watchkeeper.runtime.events import ModelFailed
 
 DOWN = ProviderError("down", fault="server", status=500)

@@ -27,11 +27,11 @@ from tests.kit import (
 )
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.models import models_of_run
+from watchkeeper.asking.retry import MAX_ATTEMPTS, is_outage
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.usage import ModelPrice
-from watchkeeper.asking.retry import MAX_ATTEMPTS, is_outage
 from watchkeeper.runtime.events import ModelFailed, ModelReplied
 from watchkeeper.shield.circuit_breaker import CircuitBreakers, CircuitState
 from watchkeeper.shield.decision import Decision, SafetyEvent, ToolCallContext

@@ -21,8 +21,9 @@ HEAVY = ("aiohttp", "anthropic", "asyncio", "httpx", "litellm", "openai", "pydan
 FRONTS = fronts()
 EXPECTED = """
     watchkeeper watchkeeper.cli watchkeeper.clock watchkeeper.contained_sdk watchkeeper.containment watchkeeper.errors
-    watchkeeper.events watchkeeper.judging watchkeeper.models watchkeeper.observers watchkeeper.prompt watchkeeper.recovery
-    watchkeeper.session watchkeeper.shield watchkeeper.store watchkeeper.subagents watchkeeper.testing watchkeeper.tools
+    watchkeeper.events watchkeeper.judging watchkeeper.models watchkeeper.observers watchkeeper.prompt
+    watchkeeper.recovery watchkeeper.session watchkeeper.shield watchkeeper.store watchkeeper.subagents
+    watchkeeper.testing watchkeeper.tools
 """
 PAGES = [
     *sorted(ROOT.glob("*.md")),

@@ -26,11 +26,11 @@ from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.core.errors import ConfigurationError, Stop, StoreError
+from watchkeeper.disk.sqlite import register
+from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.session.log import Envelope
 from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.store.run_store import RunStore
-from watchkeeper.disk.sqlite import register
-from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 
 CENT = 10_000_000
 CEILINGS: Mapping[str, Mapping[str, Any]] = {

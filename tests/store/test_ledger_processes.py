@@ -19,9 +19,9 @@ from tests.containment.gates import until_other_thread
 from tests.store.ledger_worker import CENT, context
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.core.usage import Presumed, TokenUsage
-from watchkeeper.shield.decision import Decision
 from watchkeeper.ledgers.ledger_file import account_reports, settle_by_hand
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
+from watchkeeper.shield.decision import Decision
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 10

@@ -17,8 +17,8 @@ from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
 from watchkeeper.core.errors import StoreError
-from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
+from watchkeeper.shield.decision import ChainMetadata, Decision
 
 PATIENT = 60.0
 NOON = datetime(2026, 3, 31, 12, tzinfo=UTC)

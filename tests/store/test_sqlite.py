@@ -17,12 +17,12 @@ import pytest
 
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
-from watchkeeper.session.log import Envelope, SessionReset
+from watchkeeper.disk.sqlite import Schema
 from watchkeeper.ledgers import ledger_file
 from watchkeeper.ledgers.ledger_file import ledger_path
-from watchkeeper.store.run_store import RunStore, store_path
-from watchkeeper.disk.sqlite import Schema
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
+from watchkeeper.session.log import Envelope, SessionReset
+from watchkeeper.store.run_store import RunStore, store_path
 
 Opener = Callable[[Path], object]
 

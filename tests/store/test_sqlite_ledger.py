@@ -34,10 +34,10 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, StoreError
 from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
-from watchkeeper.shield.decision import ChainMetadata, Decision
 from watchkeeper.ledgers.ledger_file import SCHEMA, LedgerFile, settle_by_hand
-from watchkeeper.store.run_store import RunStore
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
+from watchkeeper.shield.decision import ChainMetadata, Decision
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.ledger_checks import (
     CENT,
     CHECKS,

@@ -182,13 +182,13 @@ class Agent(Generic[OutputT]):
     def resume_many(
         self, run_id: str, tasks: Iterable[Work], **options: Unpack[ResumeManyOptions]
     ) -> ManyResult[OutputT]:
-        """Go on with a run of this agent over many tasks, which are given again; see `watchkeeper.aresume_many`."""
+        """Go on with a run of this agent over many tasks, which are given again; see `recovery.aresume_many`."""
         return resume_many(run_id, self._any_task(), items_of(tasks), label=named, **self._resume_with(options))
 
     async def aresume_many(
         self, run_id: str, tasks: Iterable[Work], **options: Unpack[ResumeManyOptions]
     ) -> ManyResult[OutputT]:
-        """Go on with a run of this agent over many tasks, which are given again; see `watchkeeper.aresume_many`."""
+        """Go on with a run of this agent over many tasks, which are given again; see `recovery.aresume_many`."""
         return await aresume_many(run_id, self._any_task(), items_of(tasks), label=named, **self._resume_with(options))
 
     def run_many(self, tasks: Iterable[Work], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:

@@ -25,14 +25,14 @@ from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.model import Model
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
+from watchkeeper.loop.parked_calls import refuse_waiting
 from watchkeeper.loop.reopen import Reader, loaded
 from watchkeeper.loop.resume import Recorded, Resumed, time_left
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import RunOpened
-from watchkeeper.runtime.parking import PARKED, parked_stop
+from watchkeeper.runtime.parking import PARKED
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
-from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.disk.sqlite import DEFAULT
 
@@ -247,27 +247,11 @@ def taken_over(
         session = Session.restored(envelopes, resumed.run_context.session_id, prepare=prepare, clock=clock)
     except SessionError as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
-    refuse_waiting(run, resumed.recorded, clock)
+    if run.stop is not None and run.stop["reason"] == PARKED:
+        refuse_waiting(run.run_id, resumed.recorded.waiting, clock.now())
     reader.take_over(UUID(run.run_id))
     reader.files(UUID(run.run_id)).rebuild(reader.filesystem)
     return session, resumed
-
-
-def refuse_waiting(run: StoredRun, recorded: Recorded, clock: Clock) -> None:
-    """Refuse to go on with a parked run while a question has neither an answer nor expired.
-
-    Raises:
-        ConfigurationError: Naming the calls that wait, and what to do.
-    """
-    if run.stop is None or run.stop["reason"] != PARKED:
-        return
-    now = clock.now()
-    calls = [(each.name, each.call_id) for each in recorded.waiting if not each.expired(now)]
-    if calls:
-        said = parked_stop(calls).message.rstrip(".")
-        raise ConfigurationError(
-            f"the run {run.run_id} is parked: {said}; answer with 'watchkeeper approve' or 'watchkeeper deny'"
-        )
 
 
 def forked(

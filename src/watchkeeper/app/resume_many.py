@@ -41,7 +41,7 @@ class ResumeManyOptions(ManyOptions, total=False):
         fresh_limits: Whether what was used before does not count.
         accept_changes: Whether the run may go on although its prompt, tools, answer type or models have changed.
         only: ``failed`` for the items that ended without being done, ``unstarted`` for those that never began or were
-            interrupted; None for both.
+            interrupted or parked; None for both.
     """
 
     limits: Limits | None
@@ -119,7 +119,7 @@ class _Order(Generic[OutputT]):
             raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
         rows, items = store.children(run.run_id), list(zip(labels, self.items, strict=True))
         store.check(rows)
-        log, resumed = many_taken_over(reader, UUID(run.run_id), rows, items, own.get("only"))
+        log, resumed = many_taken_over(reader, UUID(run.run_id), rows, items, own.get("only"), clock.now())
         limits = own.get("limits") or resumed.opened.limit_values or Limits()
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)

@@ -43,9 +43,10 @@ from watchkeeper.core.workers import is_crash
 from watchkeeper.loop.resume import Resumed, digests_of_template, time_left
 from watchkeeper.loop.resume_many import ResumedMany, begun_again, digest_of_item
 from watchkeeper.asking.retry import CIRCUIT_OPEN
-from watchkeeper.loop.run import execute, in_force
+from watchkeeper.loop.run import execute, in_force, refuse_to_park
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied, RunOpened
+from watchkeeper.runtime.file_record import of_items
 from watchkeeper.runtime.parking import Park, park_of, parked_stop
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
@@ -489,6 +490,8 @@ class _Items(Generic[OutputT]):
     def _announce(self) -> None:
         """Record the start, and what another process needs to go on."""
         opened, start, models = self.opened, self.opened.start, self.opened.around.models
+        facts = _to_go_on(opened, of_items(opened.options.get("filesystem")))
+        refuse_to_park(opened.park, facts["not_resumable"])
         start.session.dispatch(
             ManyStarted(
                 run_context=start.context,
@@ -505,7 +508,7 @@ class _Items(Generic[OutputT]):
             )
         )
         if opened.around.durable is not None:
-            start.session.dispatch(self._to_go_on())
+            start.session.dispatch(self._run_opened(facts))
 
     async def _mark_rest(self, stop: Stop | None) -> None:
         """Mark the items that were not started. They may be many thousands, and the loop has other work too."""
@@ -532,14 +535,15 @@ class _Items(Generic[OutputT]):
         models = self.opened.around.models
         return digests_of_template(self.opened.prompt.template, (models.first, *models.fallback))
 
-    def _to_go_on(self) -> RunOpened:
+    def _run_opened(self, facts: dict[str, Any]) -> RunOpened:
         return RunOpened(
             run_id=self.opened.start.context.run_id,
             digests=self._digests(),
             created_at=self.clock.now(),
             items=tuple(map(digest_of_item, self.items)),
             limit_values=self.opened.start.limits,
-            **_to_go_on(self.opened),
+            park=self.opened.park,
+            **facts,
         )
 
     def _stop(self) -> Stop | None:
@@ -615,7 +619,8 @@ class _Items(Generic[OutputT]):
                 bound = opened.prompt.bind(*(item if isinstance(item, tuple) else (item,)))
                 scope = opened.scope(session, gate, context, opened.start.context.run_id, label, index)
                 plan = opened.plan(bound, gate)
-                return await execute(plan, scope, resumed=resumed, opened=partial(_to_go_on, opened))
+                more = partial(_to_go_on, opened, of_items(scope.filesystem))
+                return await execute(plan, scope, resumed=resumed, opened=more)
         except BaseException as error:
             if task is not None and self.owner is not None and not self.owner.cancelling():
                 while task.cancelling():  # by the item's own code: a caller that ends the job cancels all items

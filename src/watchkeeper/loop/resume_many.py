@@ -19,9 +19,11 @@ from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.usage import Usage
+from watchkeeper.loop.parked_calls import refuse_waiting
 from watchkeeper.loop.reopen import Reader, RunRow, newest
 from watchkeeper.loop.resume import Resumed, changes_of, result_on_record, worked_seconds
 from watchkeeper.runtime.events import ManyStarted, RunOpened, RunResumed
+from watchkeeper.runtime.parking import PARKED
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
@@ -29,6 +31,9 @@ from watchkeeper.session.tagging import dump
 
 Only = Literal["failed", "unstarted"]
 ONLY: Final[tuple[str, ...]] = get_args(Only)
+
+GO_ON: Final = frozenset({"interrupted", "aborted", PARKED})
+"""Stops after which an item goes on from its own record; after others it is begun anew."""
 
 
 class ResumedMany(msgspec.Struct, frozen=True):
@@ -98,7 +103,12 @@ def digest_of_item(item: object) -> str:
 
 
 def many_taken_over(
-    reader: Reader, run_id: UUID, rows: Sequence[RunRow], items: Sequence[tuple[str, Any]], only: Only | None
+    reader: Reader,
+    run_id: UUID,
+    rows: Sequence[RunRow],
+    items: Sequence[tuple[str, Any]],
+    only: Only | None,
+    now: datetime,
 ) -> tuple[Sequence[Envelope], ResumedMany]:
     """Take a run over many items over from the process that has died, and its items that were interrupted.
 
@@ -108,9 +118,10 @@ def many_taken_over(
         rows: The runs of its items, in the order they began.
         items: The items as they are given now, with their labels.
         only: Which items are to be done now.
+        now: The time, by which questions of parked items expire.
 
     Raises:
-        ConfigurationError: If it was made of other items, or cannot be rebuilt.
+        ConfigurationError: If it was made of other items, cannot be rebuilt, or only waits for answers.
         StoreError: If it is not there, is running, or cannot be read.
     """
     log = reader.session_log(run_id)
@@ -122,7 +133,9 @@ def many_taken_over(
     if opened.not_resumable:
         raise ConfigurationError(f"the run {run_id} cannot be resumed: {opened.not_resumable}")
     refuse_other_items(started, opened, items)
-    kept, going_on, redo = sorted_out(reader, rows, len(items), only)
+    kept, going_on, redo = sorted_out(reader, rows, len(items), only, now)
+    if not redo:
+        refuse_waiting(run_id, (question for result in kept.values() for question in result.waiting), now)
     spent = sum((reader.used_by(UUID(row.run_id)) for row in rows), Usage())
     worked = worked_seconds(own, reader.last_of(UUID(row.run_id) for row in rows))
     for each in (run_id, *(item.run_context.run_id for _, item in going_on.values())):
@@ -133,9 +146,12 @@ def many_taken_over(
 
 
 def sorted_out(
-    reader: Reader, rows: Sequence[RunRow], items: int, only: Only | None
+    reader: Reader, rows: Sequence[RunRow], items: int, only: Only | None, now: datetime
 ) -> tuple[Mapping[int, RunResult[Any]], Mapping[int, tuple[Sequence[Envelope], Resumed]], tuple[int, ...]]:
-    """Return which results stand, which items go on, and which are done now; the newest run of an item counts."""
+    """Return which results stand, which items go on, and which are done now; the newest run of an item counts.
+
+    An item that is parked stands while one of its questions has neither an answer nor expired.
+    """
     kept: dict[int, RunResult[Any]] = {}
     going_on: dict[int, tuple[Sequence[Envelope], Resumed]] = {}
     redo: list[int] = []
@@ -145,8 +161,9 @@ def sorted_out(
         log = [] if run_id is None else reader.session_log(run_id)
         result = result_of_item(log)
         stop = None if result is None else result.stop
-        failed = stop is not None and stop.reason not in ("interrupted", "aborted")
-        if result is not None and (stop is None or (failed and only == "unstarted")):
+        failed = stop is not None and stop.reason not in GO_ON
+        waits = result is not None and not all(question.expired(now) for question in result.waiting)
+        if result is not None and (stop is None or waits or (failed and only == "unstarted")):
             kept[index] = result
         elif only is None or (only == "failed") == failed:
             redo.append(index)
