@@ -78,7 +78,7 @@ class Line:
 
 def line_of(tag: str, body: Body) -> Line | None:
     """Return the line of an event, given as a store holds it; None for one that says nothing to a person."""
-    if tag in UNSEEN or (tag == "run_opened" and not body.get("not_resumable")):
+    if tag in UNSEEN or (tag == "run_opened" and body.get("not_resumable") == ""):
         return None
     fields = untyped(body)
     format_line = FORMATTERS.get(tag)
