@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from uuid import UUID
 from typing import Any, Generic, TypeVar, Unpack, cast
 
@@ -20,14 +21,15 @@ from watchkeeper.app.options import RunOptions, check_arguments, options_for_run
 from watchkeeper.app.run import Request
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.errors import ConfigurationError, SessionError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, SessionError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.model import Model
+from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.parked_calls import refuse_waiting
 from watchkeeper.loop.reopen import Reader, loaded
-from watchkeeper.loop.resume import Recorded, Resumed, time_left
+from watchkeeper.loop.resume import Recorded, Resumed, limits_of, time_left
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import RunOpened
 from watchkeeper.runtime.parking import PARKED
@@ -79,7 +81,7 @@ def resume(
 ) -> RunResult[OutputT]:
     """Go on with a run that was interrupted, to its end, and return how it ended; see `aresume` for the arguments."""
     order: _Order[OutputT] = order_of(run_id, prompt, model, options)
-    with opened_store(order.options) as store:
+    with opened_store(order.options, order.run_id) as store:
         return cast("RunResult[OutputT]", order.request(store).wait("aresume"))
 
 
@@ -103,7 +105,7 @@ async def aresume(
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
     order: _Order[OutputT] = order_of(run_id, prompt, model, options)
-    with opened_store(order.options) as store:
+    with opened_store(order.options, order.run_id) as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
 
@@ -118,7 +120,7 @@ def fork(
 ) -> RunResult[OutputT]:
     """Go on from an event of a run as a new run, to its end, and return how it ended; see `afork` for the arguments."""
     order = order_of(run_id, prompt, model, cast("ResumeOptions", options), at)
-    with opened_store(order.options) as store:
+    with opened_store(order.options, order.run_id) as store:
         return cast("RunResult[OutputT]", order.request(store).wait("afork"))
 
 
@@ -147,7 +149,7 @@ async def afork(
         StoreError: If the run is not in the store, or cannot be read.
     """
     order = order_of(run_id, prompt, model, cast("ResumeOptions", options), at)
-    with opened_store(order.options) as store:
+    with opened_store(order.options, order.run_id) as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
 
@@ -176,11 +178,11 @@ class _Order(Generic[OutputT]):
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         recorded = resumed.recorded
-        limits = own.get("limits") or recorded.started.limit_values or Limits()
+        limits = own.get("limits") or limits_of(each.event for each in recorded.log)
         return Request(
             as_bound(self.prompt, recorded.opened),
             self.model,
-            time_left(limits, resumed.worked_seconds),
+            left_of(limits, resumed.worked_seconds),
             cast("Any", {**self.options, "store": store}),
             session,
             resumed=resumed,
@@ -188,8 +190,8 @@ class _Order(Generic[OutputT]):
 
 
 @contextmanager
-def opened_store(options: RunOptions) -> Generator[RunStore]:
-    """Open the store; one that the caller has opened stays open."""
+def opened_store(options: RunOptions, run_id: str) -> Generator[RunStore]:
+    """Open the store; one that the caller has opened stays open, without the run if it was not gone on with."""
     named = options.get("store", DEFAULT)
     store = open_store(named)
     if store is None:
@@ -197,6 +199,7 @@ def opened_store(options: RunOptions) -> Generator[RunStore]:
     try:
         yield store
     finally:
+        store.give_up(run_id)
         if store is not named:
             store.close()
 
@@ -241,6 +244,7 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} is no run of one agent; {instead}")
     if run.ended_at is not None and run.stop is None:
         raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
+    reader.take_over(UUID(run.run_id))  # before it is read: its process may be writing still
     envelopes = reader.session_log(UUID(run.run_id))
     resumed = reader.resumed(UUID(run.run_id))
     try:
@@ -249,7 +253,6 @@ def taken_over(
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
     if run.stop is not None and run.stop["reason"] == PARKED:
         refuse_waiting(run.run_id, resumed.recorded.waiting, clock.now())
-    reader.take_over(UUID(run.run_id))
     reader.files(UUID(run.run_id)).rebuild(reader.filesystem)
     return session, resumed
 
@@ -290,3 +293,17 @@ def forked(
     except SessionError as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be forked: {error}") from error
     return session, Resumed(recorded, Usage(), (), 0.0, accept_changes=True, forked=True)
+
+
+def left_of(limits: Limits, worked: float) -> Limits:
+    """Return limits whose length of time is what is left of it; a deadline that is a moment stays.
+
+    Raises:
+        LimitsError: If nothing is left of it.
+    """
+    if isinstance(limits.deadline, timedelta) and limits.deadline <= timedelta(seconds=worked):
+        raise LimitsError(
+            f"the run has worked for {format_duration(worked)}, and its deadline is {format_duration(limits.deadline)};"
+            " to go on, give it a later one (limits=Limits(deadline=...), --deadline)"
+        )
+    return time_left(limits, worked)

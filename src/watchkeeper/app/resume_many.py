@@ -15,7 +15,7 @@ import msgspec
 
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.options import ManyOptions, check_arguments, options_for_run
-from watchkeeper.app.resume import as_bound, opened_store
+from watchkeeper.app.resume import as_bound, left_of, opened_store
 from watchkeeper.app.run import Request, listed, one_line
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError
@@ -23,7 +23,7 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.loop.reopen import Reader
-from watchkeeper.loop.resume import time_left
+from watchkeeper.loop.resume import limits_of
 from watchkeeper.loop.resume_many import ONLY, Only, many_taken_over
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.result import ManyResult
@@ -63,7 +63,7 @@ def resume_many(
 ) -> ManyResult[OutputT]:
     """Go on with a run over many items and return one result for each; see `aresume_many` for the arguments."""
     order: _Order[OutputT] = order_of(run_id, prompt, items, model, options)
-    with opened_store(order.options) as store:
+    with opened_store(order.options, order.run_id) as store:
         return cast("ManyResult[OutputT]", order.request(store).wait("aresume_many"))
 
 
@@ -90,7 +90,7 @@ async def aresume_many(
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
     order: _Order[OutputT] = order_of(run_id, prompt, items, model, options)
-    with opened_store(order.options) as store:
+    with opened_store(order.options, order.run_id) as store:
         request = await run_in_worker(order.request, store)
         return cast("ManyResult[OutputT]", await request.carry_out())
 
@@ -120,13 +120,13 @@ class _Order(Generic[OutputT]):
         rows, items = store.children(run.run_id), list(zip(labels, self.items, strict=True))
         store.check(rows)
         log, resumed = many_taken_over(reader, UUID(run.run_id), rows, items, own.get("only"), clock.now())
-        limits = own.get("limits") or resumed.opened.limit_values or Limits()
+        limits = own.get("limits") or limits_of(each.event for each in log)
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         return Request(
             as_bound(self.prompt, resumed.opened),
             self.model,
-            time_left(limits, resumed.worked_seconds),
+            left_of(limits, resumed.worked_seconds),
             cast("ManyOptions", {**self.options, "store": store}),
             Session.restored(log, resumed.run_context.session_id, clock=clock),
             items=self.items,

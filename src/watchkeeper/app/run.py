@@ -467,7 +467,8 @@ class _Items(Generic[OutputT]):
         """Run every item, and record on the parent's log how the work began and ended."""
         opened, began = self.opened, self.clock.monotonic()
         if self.resumed is not None:
-            again = begun_again(self.resumed, self.gate, self.labels, self._digests(), self.clock.now())
+            limits, now = opened.start.limits, self.clock.now()
+            again = begun_again(self.resumed, self.gate, limits, self.labels, self._digests(), now)
             opened.start.session.dispatch(again)
             began -= self.resumed.worked_seconds
         else:

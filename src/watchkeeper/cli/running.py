@@ -58,12 +58,13 @@ from watchkeeper.core.model import Model
 from watchkeeper.core.secrets import HELD
 from watchkeeper.core.text import one_line
 from watchkeeper.core.type_tags import tag_of
+from watchkeeper.loop.resume import limits_of
 from watchkeeper.loop.resume_many import ONLY
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.ledgers.ledger_file import ledger_path
-from watchkeeper.runtime.events import RunOpened, RunStarted
+from watchkeeper.runtime.events import RunOpened, RunResumed, RunStarted
 from watchkeeper.store.run_index import StoredRun, untyped
 from watchkeeper.store.run_store import RunStore, store_path
 from watchkeeper.tools.filesystems import HostFilesystem
@@ -377,10 +378,10 @@ def replay_and_report(order: Order) -> int:
 def limits_on_record(order: Order, store: RunStore, settings: Settings) -> Limits:
     """Return the limits that a run has on record, changed by those that the order names."""
     events = store.events(store.find(order.resumes or "").run_id)
-    told = (event.load() for event in events if event.tag in (tag_of(RunStarted), tag_of(RunOpened)))
-    before = next((event.limit_values for event in told if event.limit_values is not None), Limits())
+    tags = [tag_of(kind) for kind in (RunStarted, RunOpened, RunResumed)]
+    told = (event.load() for event in events if event.tag in tags)
     named = {name: setting for name, setting in settings.items() if order.given.get(name) is not None}
-    return limits_from(named, before)
+    return limits_from(named, limits_of(told))
 
 
 def resume_order(run_id: str, given: Mapping[str, str | None], **more: Any) -> Order:

@@ -27,6 +27,10 @@ NOT_RUN: Final = "not run: "
 """How the text begins for a call that was not run because the run was stopped; such a call counts as no denial."""
 
 
+HIDDEN: Final = "{} was not run: its arguments held a secret, which is not on record. Call it again."
+"""What the model is told of a call that cannot be made because of what its arguments were."""
+
+
 class Earlier(msgspec.Struct, frozen=True):
     """What is on record of the calls of a reply, if the run was interrupted or parked while they ran.
 
@@ -36,6 +40,7 @@ class Earlier(msgspec.Struct, frozen=True):
         parked: By call id, the questions that were asked about those without a result, in order.
         waits: Ids of those that have not begun again since the last question.
         unfinished: By call id, those whose tool had succeeded and whose files were being written.
+        hidden: Ids of the calls that had not begun and whose arguments held a secret, which is not on record.
     """
 
     done: Mapping[str, ToolInvoked] = msgspec.field(default_factory=dict[str, ToolInvoked])
@@ -43,6 +48,7 @@ class Earlier(msgspec.Struct, frozen=True):
     parked: Mapping[str, Sequence[Parked]] = msgspec.field(default_factory=dict[str, Sequence[Parked]])
     waits: frozenset[str] = frozenset()
     unfinished: Mapping[str, Unfinished] = msgspec.field(default_factory=dict[str, Unfinished])
+    hidden: frozenset[str] = frozenset()
 
     def asked_about(self, call: ToolCall) -> Sequence[Parked]:
         """Return the questions that were asked about this very call with these arguments, in order."""

@@ -24,6 +24,7 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.messages import ToolCall, Transcript
 from watchkeeper.core.model import STATES, CompletionStatus, ModelReply
+from watchkeeper.core.secrets import REDACTED
 from watchkeeper.core.usage import Presumed, TokenUsage, Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.turn_machine import (
@@ -223,7 +224,10 @@ class Recorded:
                     begun.pop(event.call_id, None)
         self._place = len(self._steps)
         left = {each: self.unfinished[each] for each in wanted & self.unfinished.keys()}
-        return Earlier(done, begun, parked, frozenset(waits), left)
+        replies = [event for event in self._steps if isinstance(event, ModelReplied)]
+        recorded = {call.call_id for reply in replies for call in reply.message.tool_calls}
+        hidden = {call.call_id for call in calls if REDACTED in call.arguments} & recorded - begun.keys()
+        return Earlier(done, begun, parked, frozenset(waits), left, frozenset(hidden))
 
     def _next(self, *kinds: type[Any]) -> Any | None:
         """Take the next answer if it is of one of these types."""
@@ -431,11 +435,15 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> Spent
         used_by: Returns what a run below it has used whose end is not on this log.
     """
     usage, open_calls, counted, open_runs = Usage(), dict[str, CallBegun](), dict[UUID, Usage](), dict[UUID, None]()
+    own: UUID | None = None
     for envelope in log:
         event = envelope.event
         match event:
             case RunStarted():
                 usage, open_calls, counted, open_runs = Usage(), {}, {}, {}
+                own = event.run_context.run_id
+            case RunEnded() if event.run_id == own:  # the gate has counted more than the log shows
+                usage, open_calls, open_runs = event.usage, {}, {}
             case RunResumed():
                 usage, open_calls, counted = event.spent, {}, {**counted, **dict(event.below)}
             case CallBegun():
@@ -492,6 +500,22 @@ def _negative(tokens: TokenUsage) -> TokenUsage:
     return TokenUsage(*(-count for count in msgspec.structs.astuple(tokens)))
 
 
+def limits_of(events: Iterable[object]) -> Limits:
+    """Return the limits of a run by its events: those with which it went on last, else those with which it began."""
+    limits: Limits | None = None
+    for event in events:
+        match event:
+            case RunStarted(limit_values=Limits() as given) | RunOpened(limit_values=Limits() as given):
+                limits = given
+            case RunResumed():
+                limits = event.limit_values
+                if isinstance(limits.deadline, timedelta):  # what was left of it then
+                    limits = replace(limits, deadline=limits.deadline + timedelta(seconds=event.worked_seconds))
+            case _:
+                pass
+    return limits or Limits()
+
+
 def worked_seconds(log: Sequence[Envelope], last: datetime | None = None) -> float:
     """Return how long processes have worked on a run: each from its first event to its last.
 
@@ -516,10 +540,10 @@ def worked_seconds(log: Sequence[Envelope], last: datetime | None = None) -> flo
 
 
 def time_left(limits: Limits, worked: float) -> Limits:
-    """Return limits whose length of time is what is left of it; a deadline that is a moment stays."""
+    """Return limits whose length of time is what is left of it, if only for a stop; a deadline that is a moment stays."""
     if not isinstance(limits.deadline, timedelta):
         return limits
-    return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(0)))
+    return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(milliseconds=1)))
 
 
 def answered_by(log: Iterable[Envelope], first: str) -> tuple[str, ...]:

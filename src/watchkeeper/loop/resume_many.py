@@ -14,6 +14,7 @@ from uuid import UUID
 
 import msgspec
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.codec import CodecError, encode
 from watchkeeper.core.errors import ConfigurationError
@@ -65,13 +66,19 @@ class ResumedMany(msgspec.Struct, frozen=True):
 
 
 def begun_again(
-    resumed: ResumedMany, gate: ExecutionContext, labels: Sequence[str], digests: Mapping[str, str], now: datetime
+    resumed: ResumedMany,
+    gate: ExecutionContext,
+    limits: Limits,
+    labels: Sequence[str],
+    digests: Mapping[str, str],
+    now: datetime,
 ) -> RunResumed:
     """Return the event that a run over many items goes on.
 
     Args:
         resumed: What it goes on with.
         gate: Its gate.
+        limits: The limits of the whole, with the last turns of its items.
         labels: Those of all items.
         digests: Of what it is made of now.
         now: The time.
@@ -83,7 +90,7 @@ def begun_again(
         run_id=resumed.run_context.run_id,
         after=resumed.after,
         limits=gate.limits.describe(),
-        limit_values=gate.limits,
+        limit_values=limits,
         deadline=None if gate.deadline is None else gate.deadline.at,
         spent=resumed.spent,
         unknown=(),
@@ -124,6 +131,7 @@ def many_taken_over(
         ConfigurationError: If it was made of other items, cannot be rebuilt, or only waits for answers.
         StoreError: If it is not there, is running, or cannot be read.
     """
+    reader.take_over(run_id)  # before it is read: its process may be writing still
     log = reader.session_log(run_id)
     own = newest(log)
     started: ManyStarted = own[0].event
@@ -138,8 +146,8 @@ def many_taken_over(
         refuse_waiting(run_id, (question for result in kept.values() for question in result.waiting), now)
     spent = sum((reader.used_by(UUID(row.run_id)) for row in rows), Usage())
     worked = worked_seconds(own, reader.last_of(UUID(row.run_id) for row in rows))
-    for each in (run_id, *(item.run_context.run_id for _, item in going_on.values())):
-        reader.take_over(each)
+    for _, item in going_on.values():
+        reader.take_over(item.run_context.run_id)
     accepted = reader.accept_changes
     context, after, at_once = started.run_context, log[-1].seq, started.concurrency
     return log, ResumedMany(context, after, opened, at_once, kept, going_on, redo, spent, worked, accepted)

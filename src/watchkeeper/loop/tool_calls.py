@@ -41,6 +41,7 @@ from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.turn_machine import Stopped, ToolsDone
 from watchkeeper.asking.models import bounds_input
 from watchkeeper.loop.parked_calls import (
+    HIDDEN,
     NO_ANSWERS,
     NOT_BEGUN,
     NOT_RUN,
@@ -193,6 +194,8 @@ class ToolCalls:
         """Attempt one call as often as its tool allows and the gate admits; return the last attempt."""
         if call.call_id in self._earlier.done or call.call_id in self._earlier.unfinished:
             return Attempt("skipped", ToolResult.error(""))
+        if call.call_id in self._earlier.hidden:
+            return Attempt("skipped", ToolResult.error(HIDDEN.format(call.name)), params=call.arguments)
         tool = self._tools.get(call.name)
         if tool is None:
             offered = ", ".join(sorted(self._tools)) or "none"

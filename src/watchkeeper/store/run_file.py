@@ -230,17 +230,18 @@ class RunFile:
         """
         self.path = path
         self._durable = durable
+        self._head = b""
         how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over else os.O_CREAT)
         self._file = os.open(path, how, PRIVATE_FILE)
         try:
             _lock(self._file)
             self._size, self.last_seq, owner = self._end_of_record()
             self.epoch = 0 if owner is None else owner.epoch
-            if not visits and (owner is None or owner.mark != mark):
+            if not visits and (take_over or owner is None or owner.mark != mark):
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1
-                self.write(owner_line(Owner(self.epoch, (mark.process, mark.started, mark.machine), at)))
+                self._head = owner_line(Owner(self.epoch, (mark.process, mark.started, mark.machine), at))
         except BaseException:
             self.close()
             raise
@@ -261,16 +262,19 @@ class RunFile:
         return whole, seq, owner
 
     def write(self, data: bytes) -> None:
-        """Append whole lines; they are on record when this returns.
+        """Append whole lines, behind the one of a new owner; they are on record when this returns.
 
         Raises:
-            OSError: If they cannot be written, or the file was deleted; nothing is on record then.
+            OSError: If they cannot be written, or the file was deleted or shortened; nothing is on record then.
         """
         at = os.fstat(self._file)
         if not at.st_nlink:
             raise OSError("the file was deleted while it was open; what follows would be lost")
+        if at.st_size < self._size:
+            raise OSError("the file was shortened while it was open; part of the record is lost")
         if at.st_size > self._size:  # part of a failed write, which could not be cut off then
             os.ftruncate(self._file, self._size)
+        data = self._head + data
         try:
             written = os.write(self._file, data)
             while written < len(data):
@@ -283,8 +287,14 @@ class RunFile:
                 os.ftruncate(self._file, self._size)
             raise
         self._size += len(data)
+        self._head = b""
         if self._durable:
             os.fdatasync(self._file)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nothing was written since it was taken over, and so the record does not show that."""
+        return bool(self._head)
 
     def close(self) -> None:
         """Give the file up; a second call does nothing."""

@@ -318,6 +318,13 @@ class RunStore:
         finally:
             file.close()
 
+    def give_up(self, prefix: str) -> None:
+        """Give up the run whose id begins with ``prefix`` and those below it, if taken over and not written since."""
+        with self._lock:
+            for run_id, file in tuple(self._files.items()):
+                if file.untouched and file.path.name.startswith(prefix.strip().lower()):
+                    self._files.pop(run_id).close()
+
     @contextmanager
     def _used(self, what: str) -> Generator[None]:
         """Keep other threads out, refuse a closed store, and turn errors into StoreError."""
