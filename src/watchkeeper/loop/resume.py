@@ -540,7 +540,7 @@ def worked_seconds(log: Sequence[Envelope], last: datetime | None = None) -> flo
 
 
 def time_left(limits: Limits, worked: float) -> Limits:
-    """Return limits whose length of time is what is left of it, if only for a stop; a deadline that is a moment stays."""
+    """Return limits whose length of time is what is left of it, at least 1 ms; a deadline that is a moment stays."""
     if not isinstance(limits.deadline, timedelta):
         return limits
     return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(milliseconds=1)))
