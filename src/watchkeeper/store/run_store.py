@@ -537,7 +537,9 @@ def _make(path: Path) -> None:
             if path.is_dir() and any(path.iterdir()):
                 raise StoreError(f"the folder {path} holds other things and is not a store; {advice}")
             make_folders(path / RUNS)
-            (path / MARKER).write_text(f"{VERSION}\n", "utf-8")
+            new = path / f"{MARKER}.{os.getpid()}.{threading.get_ident()}"
+            new.write_text(f"{VERSION}\n", "utf-8")
+            os.replace(new, path / MARKER)  # whoever opens the store meanwhile finds all of it or nothing
         if not os.access(path / RUNS, os.W_OK):
             raise PermissionError(f"{path / RUNS} cannot be written")
     except OSError as error:
