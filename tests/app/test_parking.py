@@ -490,6 +490,18 @@ def test_items_park_alone(tmp_path: Path) -> None:
         row = opened.find(str(many.run_id))
         assert row.stop is not None
         assert row.stop["reason"] == "parked"
+    with pytest.raises(ConfigurationError, match="is parked: 1 tool call waits for an answer: send"):
+        agent.resume_many(str(many.run_id), ["to ann", "to boss", "to ann again"], store=store)
     say(store, many.run_id)
     with RunStore(store) as opened:
         assert pending(opened) == ()
+    again = agent.resume_many(str(many.run_id), ["to ann", "to boss", "to ann again"], store=store)
+    assert (again.stop, sent) == (None, ["ann", "ann", "boss"])
+    assert [each.run_id for each in again] == [each.run_id for each in many]
+
+
+def test_items_that_share_files_that_end_with_the_process_cannot_park(tmp_path: Path) -> None:
+    files, world = MemoryFilesystem(), World()
+    with pytest.raises(ConfigurationError, match=r"cannot park, .*: its items share a MemoryFilesystem"):
+        world.agent().run_many(["a", "b"], store=tmp_path / "store", on_ask="park", filesystem=files)
+    assert world.sent == []

@@ -22,7 +22,8 @@ FRONTS = fronts()
 EXPECTED = """
     watchkeeper watchkeeper.cli watchkeeper.clock watchkeeper.contained_sdk watchkeeper.containment watchkeeper.errors
     watchkeeper.events watchkeeper.judging watchkeeper.models watchkeeper.observers watchkeeper.prompt
-    watchkeeper.recovery watchkeeper.session watchkeeper.shield watchkeeper.store watchkeeper.subagents watchkeeper.testing watchkeeper.tools
+    watchkeeper.recovery watchkeeper.session watchkeeper.shield watchkeeper.store watchkeeper.subagents
+    watchkeeper.testing watchkeeper.tools
 """
 PAGES = [
     *sorted(ROOT.glob("*.md")),

@@ -536,7 +536,8 @@ def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left])
         The ceiling above that leaves 0 of a count that every call needs (cost, tokens or steps); nothing is carved
         then. None if the account may work.
     """
-    given = {count: min(wish, left[count].amount) for count, wish in wishes.items() if count in left}
+    used = account.settled  # by an earlier process: counted above already, so it is no part of what is left there
+    given = {count: min(wish, left[count].amount + used[count]) for count, wish in wishes.items() if count in left}
     for count, amount in given.items():
         if amount == 0 and SHARED[count].calls == EVERY_CALL:
             return left[count].ceiling

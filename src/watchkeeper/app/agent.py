@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
 
 from watchkeeper.app.options import RunOptions, TaskOptions, brief, check_arguments, check_left_to_agent
 from watchkeeper.app.resume import ForkOptions, ResumeOptions, afork, aresume, fork, resume
+from watchkeeper.app.resume_many import ResumeManyOptions, aresume_many, resume_many
 from watchkeeper.app.replay import ReplayOptions, areplay, replay
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.accounting.limits import Limits
@@ -178,6 +179,18 @@ class Agent(Generic[OutputT]):
         """Go on from an event of a run of this agent as a new run; see `recovery.afork` for the arguments."""
         return await afork(run_id, self._any_task(), at=at, **self._resume_with(options))
 
+    def resume_many(
+        self, run_id: str, tasks: Iterable[Work], **options: Unpack[ResumeManyOptions]
+    ) -> ManyResult[OutputT]:
+        """Go on with a run of this agent over many tasks, which are given again; see `recovery.aresume_many`."""
+        return resume_many(run_id, self._any_task(), items_of(tasks), label=named, **self._resume_with(options))
+
+    async def aresume_many(
+        self, run_id: str, tasks: Iterable[Work], **options: Unpack[ResumeManyOptions]
+    ) -> ManyResult[OutputT]:
+        """Go on with a run of this agent over many tasks, which are given again; see `recovery.aresume_many`."""
+        return await aresume_many(run_id, self._any_task(), items_of(tasks), label=named, **self._resume_with(options))
+
     def run_many(self, tasks: Iterable[Work], **options: Unpack[TaskOptions]) -> ManyResult[OutputT]:
         """Run on many tasks under one ceiling; see `watchkeeper.run_many`.
 
@@ -194,7 +207,7 @@ class Agent(Generic[OutputT]):
     def _any_task(self) -> Prompt[OutputT]:
         return Prompt(self.template).with_variables(instructions=self.instructions)
 
-    def _resume_with(self, options: ResumeOptions | ForkOptions) -> dict[str, Any]:
+    def _resume_with(self, options: ResumeOptions | ResumeManyOptions | ForkOptions) -> dict[str, Any]:
         return {"model": self.model, **self.options, **options}
 
     def _replay_with(self, options: ReplayOptions) -> dict[str, Any]:

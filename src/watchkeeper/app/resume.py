@@ -21,25 +21,22 @@ from watchkeeper.app.options import RunOptions, check_arguments, options_for_run
 from watchkeeper.app.run import Request
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, LimitsError, SessionError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.loop.resume import Recorded, Resumed, limits_of, spent_of, worked_seconds
+from watchkeeper.loop.parked_calls import refuse_waiting
+from watchkeeper.loop.reopen import Reader, loaded
+from watchkeeper.loop.resume import Recorded, Resumed, limits_of, time_left
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import CallBegun, RunOpened
-from watchkeeper.runtime.file_record import FilesOnRecord
-from watchkeeper.runtime.parking import PARKED, parked_stop
+from watchkeeper.runtime.events import RunOpened
+from watchkeeper.runtime.parking import PARKED
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
-from watchkeeper.store.run_index import StoredRun
-from watchkeeper.store.run_store import RunStore, StoredEvent
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.disk.sqlite import DEFAULT
-from watchkeeper.tools.filesystem import Filesystem
 
 OutputT = TypeVar("OutputT")
 
@@ -84,7 +81,7 @@ def resume(
 ) -> RunResult[OutputT]:
     """Go on with a run that was interrupted, to its end, and return how it ended; see `aresume` for the arguments."""
     order: _Order[OutputT] = order_of(run_id, prompt, model, options)
-    with order.store() as store:
+    with opened_store(order.options, order.run_id) as store:
         return cast("RunResult[OutputT]", order.request(store).wait("aresume"))
 
 
@@ -108,7 +105,7 @@ async def aresume(
         StoreError: If the run is not in the store, is running, or cannot be read.
     """
     order: _Order[OutputT] = order_of(run_id, prompt, model, options)
-    with order.store() as store:
+    with opened_store(order.options, order.run_id) as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
 
@@ -123,7 +120,7 @@ def fork(
 ) -> RunResult[OutputT]:
     """Go on from an event of a run as a new run, to its end, and return how it ended; see `afork` for the arguments."""
     order = order_of(run_id, prompt, model, cast("ResumeOptions", options), at)
-    with order.store() as store:
+    with opened_store(order.options, order.run_id) as store:
         return cast("RunResult[OutputT]", order.request(store).wait("afork"))
 
 
@@ -152,7 +149,7 @@ async def afork(
         StoreError: If the run is not in the store, or cannot be read.
     """
     order = order_of(run_id, prompt, model, cast("ResumeOptions", options), at)
-    with order.store() as store:
+    with opened_store(order.options, order.run_id) as store:
         request = await run_in_worker(order.request, store)
         return cast("RunResult[OutputT]", await request.carry_out())
 
@@ -168,30 +165,16 @@ class _Order(Generic[OutputT]):
     own: ResumeOptions
     at: int | None = None
 
-    @contextmanager
-    def store(self) -> Generator[RunStore]:
-        """Open the store; one that the caller has opened stays open, without the run if it was not gone on with."""
-        named = self.options.get("store", DEFAULT)
-        store = open_store(named)
-        if store is None:
-            raise ConfigurationError("there is no store (store=None), so there is no run to go on with")
-        try:
-            yield store
-        finally:
-            store.give_up(self.run_id)
-            if store is not named:
-                store.close()
-
     def request(self, store: RunStore) -> Request[OutputT]:
         """Take the run over, or fork it, and return the request that goes on with it."""
         own, clock = self.own, self.options.get("clock", SYSTEM_CLOCK)
         if self.at is None:
-            files = self.options.get("filesystem")
-            session, resumed = taken_over(store, self.run_id, own.get("prepare"), clock, files)
+            accepted = own.get("accept_changes", False)
+            reader = Reader(store, self.options.get("filesystem"), accept_changes=accepted)
+            session, resumed = taken_over(reader, store, self.run_id, own.get("prepare"), clock)
         else:
             ids = self.options.get("ids", SYSTEM_IDS)
             session, resumed = forked(store, self.run_id, self.at, own.get("prepare"), clock, ids)
-        resumed = msgspec.structs.replace(resumed, accept_changes=own.get("accept_changes", False))
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
         recorded = resumed.recorded
@@ -199,11 +182,26 @@ class _Order(Generic[OutputT]):
         return Request(
             as_bound(self.prompt, recorded.opened),
             self.model,
-            without(limits, resumed.worked_seconds),
+            left_of(limits, resumed.worked_seconds),
             cast("Any", {**self.options, "store": store}),
             session,
             resumed=resumed,
         )
+
+
+@contextmanager
+def opened_store(options: RunOptions, run_id: str) -> Generator[RunStore]:
+    """Open the store; one that the caller has opened stays open, without the run if it was not gone on with."""
+    named = options.get("store", DEFAULT)
+    store = open_store(named)
+    if store is None:
+        raise ConfigurationError("there is no store (store=None), so there is no run to go on with")
+    try:
+        yield store
+    finally:
+        store.give_up(run_id)
+        if store is not named:
+            store.close()
 
 
 def as_bound(prompt: Prompt[OutputT], opened: RunOpened) -> Prompt[OutputT]:
@@ -230,11 +228,7 @@ def order_of(
 
 
 def taken_over(
-    store: RunStore,
-    run_id: str,
-    prepare: Callable[[Session], object] | None,
-    clock: Clock,
-    filesystem: Filesystem | None = None,
+    reader: Reader, store: RunStore, run_id: str, prepare: Callable[[Session], object] | None, clock: Clock
 ) -> tuple[Session, Resumed]:
     """Take a run over from the process that has died, and rebuild its session.
 
@@ -243,47 +237,24 @@ def taken_over(
         StoreError: If it is not there, is running, or cannot be read.
     """
     run = store.find(run_id)
+    if run.item is not None:
+        raise ConfigurationError(f"the run {run.run_id} is an item of the run {run.parent_id}; resume that one")
+    if run.items is not None or run.is_block:
+        instead = "use resume_many" if run.items is not None else "only a run of an agent can be resumed"
+        raise ConfigurationError(f"the run {run.run_id} is no run of one agent; {instead}")
     if run.ended_at is not None and run.stop is None:
         raise ConfigurationError(f"the run {run.run_id} is done: {run.sentence()}")
-    if run.items is not None or run.is_block:
-        raise ConfigurationError(f"the run {run.run_id} is no run of one agent, and only such a run can be resumed")
-    store.take_over(run.run_id)  # before it is read: its process may be writing still
-    on_record = [loaded(event) for event in store.events(run.run_id, past=True, calls=True)]
-    envelopes = [each for each in on_record if not isinstance(each.event, CallBegun)]
-    recorded = Recorded(on_record)
-    if recorded.opened.not_resumable:
-        raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {recorded.opened.not_resumable}")
+    reader.take_over(UUID(run.run_id))  # before it is read: its process may be writing still
+    envelopes = reader.session_log(UUID(run.run_id))
+    resumed = reader.resumed(UUID(run.run_id))
     try:
-        files = FilesOnRecord(store.files(run.run_id), (each.event for each in envelopes))
-        files.check(filesystem)
-        session = Session.restored(envelopes, recorded.started.run_context.session_id, prepare=prepare, clock=clock)
-    except (ConfigurationError, SessionError) as error:
+        session = Session.restored(envelopes, resumed.run_context.session_id, prepare=prepare, clock=clock)
+    except SessionError as error:
         raise ConfigurationError(f"the run {run.run_id} cannot be resumed: {error}") from error
-    refuse_waiting(run, recorded, clock)
-    files.rebuild(filesystem)
-    recorded.unfinished = files.unfinished
-    spent, unknown = spent_of(on_record[recorded.first :], lambda child: spent_below(store, child))
-    uncounted = len(files.unfinished.keys() - {*unknown})  # read-only and idempotent tools begin without a line
-    spent += Usage(tool_calls=uncounted, steps=uncounted)
-    unknown = tuple(call_id for call_id in unknown if call_id not in files.unfinished)
-    return session, Resumed(recorded, spent, unknown, worked_seconds(envelopes[recorded.first :]))
-
-
-def refuse_waiting(run: StoredRun, recorded: Recorded, clock: Clock) -> None:
-    """Refuse to go on with a parked run while a question has neither an answer nor expired.
-
-    Raises:
-        ConfigurationError: Naming the calls that wait, and what to do.
-    """
-    if run.stop is None or run.stop["reason"] != PARKED:
-        return
-    now = clock.now()
-    calls = [(each.name, each.call_id) for each in recorded.waiting if not each.expired(now)]
-    if calls:
-        said = parked_stop(calls).message.rstrip(".")
-        raise ConfigurationError(
-            f"the run {run.run_id} is parked: {said}; answer with 'watchkeeper approve' or 'watchkeeper deny'"
-        )
+    if run.stop is not None and run.stop["reason"] == PARKED:
+        refuse_waiting(run.run_id, resumed.recorded.waiting, clock.now())
+    reader.files(UUID(run.run_id)).rebuild(reader.filesystem)
+    return session, resumed
 
 
 def forked(
@@ -324,36 +295,15 @@ def forked(
     return session, Resumed(recorded, Usage(), (), 0.0, accept_changes=True, forked=True)
 
 
-def spent_below(store: RunStore, run_id: UUID) -> Usage:
-    """Return what a run has used that was under way below another one when the process died."""
-    log = (loaded(event) for event in store.events(str(run_id), calls=True))
-    return spent_of(log, lambda child: spent_below(store, child))[0]
-
-
-def loaded(event: StoredEvent) -> Envelope:
-    """Return a stored event as it was on the log.
-
-    Raises:
-        ConfigurationError: If it cannot be read here.
-    """
-    try:
-        return event.envelope()
-    except CodecError as error:
-        raise ConfigurationError(f"event {event.seq} ({event.tag}) cannot be read here: {error}") from error
-
-
-def without(limits: Limits, worked: float) -> Limits:
+def left_of(limits: Limits, worked: float) -> Limits:
     """Return limits whose length of time is what is left of it; a deadline that is a moment stays.
 
     Raises:
         LimitsError: If nothing is left of it.
     """
-    if not isinstance(limits.deadline, timedelta):
-        return limits
-    left = limits.deadline - timedelta(seconds=worked)
-    if left <= timedelta(0):
+    if isinstance(limits.deadline, timedelta) and limits.deadline <= timedelta(seconds=worked):
         raise LimitsError(
             f"the run has worked for {format_duration(worked)}, and its deadline is {format_duration(limits.deadline)};"
             " to go on, give it a later one (limits=Limits(deadline=...), --deadline)"
         )
-    return replace(limits, deadline=left)
+    return time_left(limits, worked)

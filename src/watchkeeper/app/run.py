@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -29,25 +29,24 @@ from watchkeeper.children.child import going_on
 from watchkeeper.children.inside import Surrounding, refuse_own_account, surrounding
 from watchkeeper.containment.enclosing import refuse_own
 from watchkeeper.containment.execution_context import Around, ExecutionContext
-from watchkeeper.accounting.budget import Budget
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
-from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError, Stop, StoreError
+from watchkeeper.core.errors import ConfigurationError, RunStoppedError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, derive_child_run_context
-from watchkeeper.accounting.limits import UNLIMITED, DefaultRetries, Limits, Verdict, tighten
+from watchkeeper.accounting.limits import UNLIMITED, DefaultRetries, Limits, Verdict
 from watchkeeper.core.meters import BY_FIELD
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.usage import ModelPrice, Usage
 from watchkeeper.core.workers import is_crash
-from watchkeeper.loop.driver import Ending, drive
-from watchkeeper.loop.resume import Resumed, digests_of
+from watchkeeper.loop.resume import Resumed, digests_of_template, time_left
+from watchkeeper.loop.resume_many import ResumedMany, begun_again, digest_of_item
 from watchkeeper.asking.retry import CIRCUIT_OPEN
-from watchkeeper.loop.run import execute
+from watchkeeper.loop.run import execute, in_force, refuse_to_park
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import ItemEnded, ManyEnded, ManyStarted, ModelReplied, RunOpened
-from watchkeeper.runtime.file_record import opened as files_opened
+from watchkeeper.runtime.file_record import of_items
 from watchkeeper.runtime.parking import Park, park_of, parked_stop
 from watchkeeper.runtime.plan import RunPlan, RunScope, plan_for
 from watchkeeper.runtime.portal import PORTAL
@@ -169,7 +168,7 @@ class Request(Generic[OutputT]):
     session: Session | None = None
     items: tuple[Any, ...] | None = None
     interrupts: Interrupts = field(default_factory=Interrupts)
-    resumed: Resumed | None = None
+    resumed: Resumed | ResumedMany | None = None
 
     def wait(self, twin: str) -> RunResult[OutputT] | ManyResult[OutputT]:
         """Do it on the shared loop, which may be late to begin, and wait for the end."""
@@ -196,8 +195,8 @@ class Request(Generic[OutputT]):
         session = self.session or Session(clock=clock, ids=self.ids)
         resumed = self.resumed
         context = around.run_context(session.session_id, self.ids)
-        if resumed is not None and not resumed.forked:
-            context = resumed.recorded.started.run_context
+        if resumed is not None and not (isinstance(resumed, Resumed) and resumed.forked):
+            context = resumed.run_context
         late = 0.0 if called_at is None else clock.monotonic() - called_at
         limits = in_force(self.limits, session, clock, late)
         start = _Start(around, clock, session, context, limits, resumed)
@@ -303,7 +302,7 @@ class _Start:
     session: Session
     context: RunContext
     limits: Limits
-    resumed: Resumed | None = None
+    resumed: Resumed | ResumedMany | None = None
     gates: list[ExecutionContext] = field(default_factory=list[ExecutionContext])
 
     @property
@@ -324,27 +323,6 @@ def recorded(result: ResultT, not_stored: str, choice: OnStoreFailure) -> Result
         return replace(result, stop=stop)
     partial = result.partial if result.output is None else result.output
     return replace(result, stop=stop, output=None, partial=partial)
-
-
-def in_force(limits: Limits, session: Session, clock: Clock, late: float = 0.0) -> Limits:
-    """Return the limits, tightened by a `Budget` that is in the session's state.
-
-    Args:
-        limits: The limits that the caller gave.
-        session: The session whose state may hold a `Budget`.
-        clock: The clock of the run.
-        late: How many seconds ago the caller called.
-
-    Raises:
-        LimitsError: If the deadline was over when the caller called.
-    """
-    budget = session[Budget].latest()
-    if budget is not None:
-        limits = tighten(limits, budget.as_limits(), clock)
-    deadline = limits.deadline
-    if isinstance(deadline, Deadline) and deadline.remaining(clock) + timedelta(seconds=late) <= timedelta(0):
-        raise LimitsError(f"the deadline {deadline.at.isoformat()} is over already; give a later one or a length")
-    return limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +362,7 @@ class _Opened(Generic[OutputT]):
         """How the run parks where a person is to be asked; a resumed run does so as before unless told otherwise."""
         resumed, chosen = self.start.resumed, self.options.get("on_ask")
         if chosen is None:
-            return None if resumed is None else resumed.recorded.opened.park
+            return None if resumed is None else resumed.opened.park
         return park_of(chosen)
 
     def scope(
@@ -394,6 +372,7 @@ class _Opened(Generic[OutputT]):
         context: RunContext,
         parent_run_id: UUID | None = None,
         item: str | None = None,
+        item_index: int | None = None,
     ) -> RunScope:
         """Return the scope of a run."""
         around = self.start.around
@@ -415,6 +394,7 @@ class _Opened(Generic[OutputT]):
             apart=around.apart,
             waits_out=item is not None and self.options.get("breakers") is None,
             durable=self.around.durable,
+            item_index=item_index,
         )
 
 
@@ -428,44 +408,21 @@ def _price_for_sdk(opened: _Opened[Any], provider: str, model: str, sent: Any) -
 async def _run(opened: _Opened[OutputT]) -> RunResult[OutputT]:
     start = opened.start
     plan = opened.plan(opened.prompt, opened.gate)
-
     scope = opened.scope(start.session, opened.gate, start.context)
-
-    async def once_on_record(*run: Any) -> Ending:
-        if scope.durable is not None and (start.resumed is None or start.resumed.forked):
-            files, lost = files_opened(scope.filesystem, scope.clock.now())
-            run_opened = _run_opened(opened, plan, lost)
-            if plan.park is not None and run_opened.not_resumable:
-                why = run_opened.not_resumable
-                raise ConfigurationError(f"the run cannot park, because it cannot be resumed: {why}")
-            scope.record(run_opened)
-            with suppress(StoreError):  # the first call waits for the store, and does not begin without it
-                if files is not None:
-                    await scope.durable.begin_call(start.context.run_id, files)
-                await scope.durable.barrier()
-        return await drive(*run)
-
-    return await execute(plan, scope, once_on_record, start.resumed)
+    resumed = cast("Resumed | None", start.resumed)
+    return await execute(plan, scope, resumed=resumed, opened=partial(_to_go_on, opened))
 
 
-def _run_opened(opened: _Opened[Any], plan: RunPlan[Any], why: str) -> RunOpened:
-    """Return what another process needs to go on with the run; ``why`` says that its files could not be rebuilt."""
-    prompt, options, start = opened.prompt, opened.options, opened.start
+def _to_go_on(opened: _Opened[Any], why: str = "") -> dict[str, Any]:
+    """Return what another process needs to go on with the run, as fields of `RunOpened`; ``why`` it could not."""
+    prompt, options = opened.prompt, opened.options
     params, variables = tuple(prompt.params.values()), dict(prompt.variables)
     try:
         check((params, variables))
     except CodecError as error:
         params, variables, why = (), {}, f"its parameters cannot be stored: {error}"
-    return RunOpened(
-        run_id=start.context.run_id,
-        origin=options.get("origin", {}),
-        params=params,
-        variables=variables,
-        digests=digests_of(plan),
-        not_resumable=why,
-        created_at=start.clock.now(),
-        park=plan.park,
-    )
+    origin = options.get("origin", {})
+    return {"origin": origin, "params": params, "variables": variables, "not_resumable": why}
 
 
 def over_all(limits: Limits) -> Limits:
@@ -487,11 +444,15 @@ class _Items(Generic[OutputT]):
         self.owner = asyncio.current_task()
         label = options.get("label", str)
         self.labels = tuple(one_line(label(item)) for item in items)
+        self.resumed = resumed = cast("ResumedMany | None", opened.start.resumed)
         self.results: list[RunResult[OutputT] | None] = [None] * len(items)
-        self.next = iter(range(len(items)))
+        if resumed is not None:
+            self.results = [resumed.kept.get(index) for index in range(len(items))]
+        self.redo = tuple(range(len(items))) if resumed is None else resumed.redo
+        self.next = iter(self.redo)
         self.began = self.clock.now()
         self.answered_at = self.clock.monotonic()
-        self.concurrency = options.get("concurrency", CONCURRENCY)
+        self.concurrency = options.get("concurrency", CONCURRENCY if resumed is None else resumed.concurrency)
         limits, each = opened.start.limits, options.get("each") or PER_ITEM
         side_by_side = max(min(self.concurrency, len(items)), 1)
         self.each = replace(
@@ -504,12 +465,18 @@ class _Items(Generic[OutputT]):
 
     async def work(self) -> ManyResult[OutputT]:
         """Run every item, and record on the parent's log how the work began and ended."""
-        began = self.clock.monotonic()
-        self._announce()
+        opened, began = self.opened, self.clock.monotonic()
+        if self.resumed is not None:
+            limits, now = opened.start.limits, self.clock.now()
+            again = begun_again(self.resumed, self.gate, limits, self.labels, self._digests(), now)
+            opened.start.session.dispatch(again)
+            began -= self.resumed.worked_seconds
+        else:
+            self._announce()
         try:
-            self.opened.begun()
+            opened.begun()
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.concurrency, len(self.results))):
+                for _ in range(min(self.concurrency, len(self.redo))):
                     group.create_task(self._worker())
             stop = self._stop()
             await self._mark_rest(stop)
@@ -522,11 +489,14 @@ class _Items(Generic[OutputT]):
         return ManyResult(ended.run_id, results, stop, ended.usage, self.gate.limits, took)
 
     def _announce(self) -> None:
-        start, models = self.opened.start, self.opened.around.models
+        """Record the start, and what another process needs to go on."""
+        opened, start, models = self.opened, self.opened.start, self.opened.around.models
+        facts = _to_go_on(opened, of_items(opened.options.get("filesystem")))
+        refuse_to_park(opened.park, facts["not_resumable"])
         start.session.dispatch(
             ManyStarted(
                 run_context=start.context,
-                prompt_name=self.opened.prompt.template.name,
+                prompt_name=opened.prompt.template.name,
                 model=models.first.label,
                 limits=self.gate.limits.describe(),
                 items=self.labels,
@@ -538,6 +508,8 @@ class _Items(Generic[OutputT]):
                 limit_values=self.gate.limits,
             )
         )
+        if opened.around.durable is not None:
+            start.session.dispatch(self._run_opened(facts))
 
     async def _mark_rest(self, stop: Stop | None) -> None:
         """Mark the items that were not started. They may be many thousands, and the loop has other work too."""
@@ -559,6 +531,21 @@ class _Items(Generic[OutputT]):
         )
         self.opened.start.session.dispatch(ended)
         return ended
+
+    def _digests(self) -> dict[str, str]:
+        models = self.opened.around.models
+        return digests_of_template(self.opened.prompt.template, (models.first, *models.fallback))
+
+    def _run_opened(self, facts: dict[str, Any]) -> RunOpened:
+        return RunOpened(
+            run_id=self.opened.start.context.run_id,
+            digests=self._digests(),
+            created_at=self.clock.now(),
+            items=tuple(map(digest_of_item, self.items)),
+            limit_values=self.opened.start.limits,
+            park=self.opened.park,
+            **facts,
+        )
 
     def _stop(self) -> Stop | None:
         """Return what ended the work over all items, if any item was left undone."""
@@ -616,16 +603,25 @@ class _Items(Generic[OutputT]):
     async def _item(self, index: int) -> RunResult[OutputT]:
         """Run one item in a session and under a gate of its own."""
         opened, label = self.opened, self.labels[index]
-        session, context = self._session_of_item()
+        going_on = None if self.resumed is None else self.resumed.going_on.get(index)
+        limits, spent, resumed = self.each, None, None
+        if going_on is None:
+            session, context = self._session_of_item()
+        else:
+            log, resumed = going_on
+            limits, spent, context = time_left(limits, resumed.worked_seconds), resumed.spent, resumed.run_context
+            session = opened.start.session.child(session_id=context.session_id, earlier=log)
         unwatch = opened.around.watch(session, context.run_id)
         forget = session.dispatcher.subscribe(ModelReplied, self._answered)
         task = asyncio.current_task()
         try:
-            with self.gate.child(self.each, label, carve=False, on_event=session.dispatch) as gate:
+            with self.gate.child(limits, label, carve=False, on_event=session.dispatch, spent=spent) as gate:
                 item = self.items[index]
                 bound = opened.prompt.bind(*(item if isinstance(item, tuple) else (item,)))
-                scope = opened.scope(session, gate, context, opened.start.context.run_id, label)
-                return await execute(opened.plan(bound, gate), scope)
+                scope = opened.scope(session, gate, context, opened.start.context.run_id, label, index)
+                plan = opened.plan(bound, gate)
+                more = partial(_to_go_on, opened, of_items(scope.filesystem))
+                return await execute(plan, scope, resumed=resumed, opened=more)
         except BaseException as error:
             if task is not None and self.owner is not None and not self.owner.cancelling():
                 while task.cancelling():  # by the item's own code: a caller that ends the job cancels all items
@@ -646,6 +642,9 @@ class _Items(Generic[OutputT]):
         return session, derive_child_run_context(self.opened.start.context, session.session_id, self.ids)
 
     def _not_started(self, index: int, stop: Stop | None) -> RunResult[OutputT]:
+        if index not in self.redo:
+            left = Stop("error", "caller", "It was left as it was: other items were asked for.")
+            return self._without_run(index, left, *self._session_of_item(), None)
         why = stop or Stop("error", "loop", "The item was not started.")
         said = replace(why, message=f"Not started: {why.message}")
         result = self._without_run(index, said, *self._session_of_item(), None)

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 from weakref import ReferenceType, ref
@@ -52,6 +53,7 @@ from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import ManyResult, RunResult, broken_off, log_end
 from watchkeeper.runtime.shared_budget import share_of
 from watchkeeper.runtime.user_code import closed
+from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Snapshot
 from watchkeeper.tools.filesystem import Filesystem
@@ -62,7 +64,8 @@ OutputT = TypeVar("OutputT")
 T = TypeVar("T")
 Depths = Mapping[str, int]
 
-Execute = Callable[[RunPlan[Any], RunScope], Awaitable[RunResult[Any]]]
+Execute = Callable[..., Awaitable[RunResult[Any]]]
+"""Runs a plan in a scope: `loop.run.execute`."""
 
 NO_CHARGE: Final = Charge()
 
@@ -130,6 +133,7 @@ class ChildTask(Generic[OutputT]):
         messages: What it is told after its prompt.
         max_depth: How deep children of this kind may be nested.
         call_id: The tool call that asked for it, or None.
+        ordinal: Which of the children of this call it is, from 0.
         parse_output: Whether its final text is read as the prompt's output type.
         tracker: A budget to which the child's usage is added, unless the usage is counted there already.
         execute: Runs the plan; the loop by default.
@@ -148,6 +152,7 @@ class ChildTask(Generic[OutputT]):
     messages: tuple[Message, ...] = ()
     max_depth: int = 1
     call_id: str | None = None
+    ordinal: int = 0
     parse_output: bool = True
     tracker: BudgetTracker | None = None
     execute: Execute | None = None
@@ -174,6 +179,28 @@ class ChildRun(Generic[OutputT]):
     run_context: RunContext
 
 
+class BegunChild(NamedTuple):
+    """A child that an earlier process has begun, to go on with; see `loop.resume`.
+
+    Attributes:
+        run_context: Its identifiers.
+        log: All events of its session.
+        limits: The limits that it had, with the time that is left of them.
+        spent: What it has used; the gates above have counted it.
+        resumed: What the loop goes on with; None if the child has ended.
+        result: Given its session, its result if it has ended.
+        is_closed: Whether its end is on its parent's log.
+    """
+
+    run_context: RunContext
+    log: Sequence[Envelope]
+    limits: Limits
+    spent: Usage
+    resumed: Any
+    result: Callable[[Session], RunResult[Any] | None]
+    is_closed: bool
+
+
 class ChildFacts(NamedTuple):
     """What a parent's log says of a child.
 
@@ -183,6 +210,7 @@ class ChildFacts(NamedTuple):
         model: ``provider:name`` of its model.
         began: Monotonic instant of its start.
         call_id: The tool call that asked for it, or None.
+        ordinal: Which of the children of this call it is, from 0.
     """
 
     kind: ChildKind
@@ -190,6 +218,7 @@ class ChildFacts(NamedTuple):
     model: str
     began: float
     call_id: str | None = None
+    ordinal: int = 0
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -225,14 +254,17 @@ class Children:
         family: The values that the child runs inherit from the parent.
         at_the_end: Whether the run's answer is being checked; only then may a child use the budget that is reserved for
             the verdict.
+        begun: Returns the child that an earlier process has begun for a tool call, given its place among the children
+            of the call; None if the run is new.
     """
 
-    __slots__ = ("_execute", "_loop", "at_the_end", "family")
+    __slots__ = ("_execute", "_loop", "at_the_end", "begun", "family")
 
     def __init__(self, family: Family, execute: Execute) -> None:
         """Start child runs of the run of ``family``; ``execute`` runs each of them on the loop that runs now."""
         self.family = family
         self.at_the_end = False
+        self.begun: Callable[[str, int], Awaitable[BegunChild | None]] | None = None
         self._execute = execute
         self._loop = asyncio.get_running_loop()
 
@@ -263,10 +295,16 @@ class Children:
             filesystem=task.filesystem,
             parent_run_id=parent.run_context.run_id,
             item=None,
+            item_index=None,
             depths=depths,
             deepest=deepest,
         )
-        run = await self._start_below(self._gate_for(task), task, scope)
+        begun = None
+        if self.begun is not None and task.kind == "subagent" and task.call_id is not None:
+            begun = await self.begun(task.call_id, task.ordinal)
+        if begun is not None and begun.resumed is None:
+            return self._ended(begun, task, scope)
+        run = await self._start_below(self._gate_for(task), task, scope, begun)
         stopped = parent.gate.work_stop is not None and run.result.stop is not None
         slice_ = self._kept()
         if task.kind == "verdict" and stopped and slice_ is not None and run.result.usage.model_calls == 0:
@@ -303,15 +341,27 @@ class Children:
         """Return the gate reserved for the verdict while the answer is checked, else None; only a verdict uses it."""
         return self.family.verdict_gate if self.at_the_end else None
 
+    def _ended(self, begun: BegunChild, task: ChildTask[OutputT], scope: RunScope) -> ChildRun[OutputT]:
+        """Return a child that came to its end in an earlier process, as it is on record."""
+        context = begun.run_context
+        session = scope.session.child(session_id=context.session_id, earlier=begun.log)
+        session.close()
+        result = cast("RunResult[OutputT]", begun.result(session))
+        if not begun.is_closed:
+            began = scope.clock.monotonic() - result.duration.total_seconds()
+            about = ChildFacts(task.kind, result.prompt_name, result.model, began, task.call_id, task.ordinal)
+            child = structs.replace(scope, session=session, run_context=context)
+            record_end(self.family.scope, child, about, result, usage=result.usage)
+        return ChildRun(result, context)
+
     async def _start_below(
-        self, above: ExecutionContext, task: ChildTask[OutputT], scope: RunScope
+        self, above: ExecutionContext, task: ChildTask[OutputT], scope: RunScope, begun: BegunChild | None = None
     ) -> ChildRun[OutputT]:
         """Pass the gate and run the child; a refusal is a result, too. Makes the child's session, gate and ids."""
         model = task.model or self.family.model()
         rendered = render_child(task, model)
         name = rendered.name
-        session = scope.session.child(task.state)
-        context = derive_child_run_context(scope.run_context, session.session_id, scope.ids)
+        task, session, context = _identity(task, scope, begun)
         held: list[RunResult[OutputT]] = []
         usage, refused = Usage(), cast("Stop | None", None)
 
@@ -324,13 +374,18 @@ class Children:
                 # isolated: nothing but the child pays from this budget, also no tracker that evaluations share
                 isolated = task.carve and task.kind in ("evaluation", "verdict") and share.tracker is None
                 opened = above.child(
-                    share.limits, name, carve=task.carve, on_event=session.dispatch, by_estimate=isolated
+                    share.limits,
+                    name,
+                    carve=task.carve,
+                    on_event=session.dispatch,
+                    by_estimate=isolated,
+                    spent=None if begun is None else begun.spent,
                 )
                 with opened as gate, share.drawn_by(gate):
                     below = structs.replace(scope, session=session, gate=gate, run_context=context)
                     try:
                         with inside_scope(below):
-                            held.append(await self._run(task, rendered, model, below))
+                            held.append(await self._run(task, rendered, model, below, begun))
                     finally:
                         usage = gate.usage
 
@@ -361,20 +416,31 @@ class Children:
                 await closed(f"the resources of {name}", task.resources.aclose())
 
     async def _run(
-        self, task: ChildTask[OutputT], rendered: RenderedPrompt[OutputT], model: PricedModel, scope: RunScope
+        self,
+        task: ChildTask[OutputT],
+        rendered: RenderedPrompt[OutputT],
+        model: PricedModel,
+        scope: RunScope,
+        begun: BegunChild | None,
     ) -> RunResult[OutputT]:
         """Run the child between the two events on its parent's log."""
-        if task.hydrate is not None:
+        if task.hydrate is not None and begun is None:
             await run_in_worker(task.hydrate, scope.session)
             for kind in scope.session.snapshot().slices:
                 if kind in RECORDED:
                     scope.session[kind].clear()
         name, began = rendered.name, scope.clock.monotonic()
-        about = ChildFacts(task.kind, name, model.label, began, task.call_id)
-        record_start(self.family.scope, scope, about)
+        about = ChildFacts(task.kind, name, model.label, began, task.call_id, task.ordinal)
+        execute = task.execute or self._execute
+        if begun is not None:
+            execute = partial(self._execute, resumed=begun.resumed)
+        else:
+            record_start(self.family.scope, scope, about)
+            if task.kind == "subagent":
+                execute = partial(execute, opened=partial(_to_go_on, task))
         unwatch = scope.watch(scope.session, scope.run_context.run_id) if scope.watch is not None else None
         try:
-            result = await (task.execute or self._execute)(self._plan(task, rendered, model), scope)
+            result = await execute(self._plan(task, rendered, model), scope)
         except BaseException as error:
             record_end(self.family.scope, scope, about, broken_off(error))
             raise
@@ -401,6 +467,22 @@ class Children:
         )
 
 
+def _identity(
+    task: ChildTask[OutputT], scope: RunScope, begun: BegunChild | None
+) -> tuple[ChildTask[OutputT], Session, RunContext]:
+    """Return task, session and identifiers of a child: new ones, or those of a child that had begun."""
+    if begun is not None:
+        session = scope.session.child(session_id=begun.run_context.session_id, earlier=begun.log)
+        return replace(task, limits=begun.limits), session, begun.run_context
+    session = scope.session.child(task.state)
+    return task, session, derive_child_run_context(scope.run_context, session.session_id, scope.ids)
+
+
+def _to_go_on(task: ChildTask[Any]) -> dict[str, Any]:
+    """Return what `RunOpened` says of a child."""
+    return {"not_resumable": "" if task.filesystem is None else "what it changed in files is not on record"}
+
+
 def record_start(parent: RunScope, child: RunScope, about: ChildFacts) -> None:
     """Write on the parent's log that a child began: an event and a log line, with the ids of both runs."""
     depth, limits = sum(child.depths.values()), child.gate.limits.describe()
@@ -414,6 +496,7 @@ def record_start(parent: RunScope, child: RunScope, about: ChildFacts) -> None:
             depth=depth,
             limits=limits,
             call_id=about.call_id,
+            ordinal=about.ordinal,
             started_at=child.clock.now(),
             limit_values=child.gate.limits,
         )
@@ -429,14 +512,15 @@ def record_end(
     about: ChildFacts,
     ended: RunResult[Any] | ManyResult[Any] | Stop | None,
     said: str = "",
+    usage: Usage | None = None,
 ) -> None:
     """Record on the parent's log how the child ended.
 
     ``ended`` is the child's result, or the stop that ended it without one. For a contained block, which has no result,
-    it is the stop or None, and ``said`` describes the end in words.
+    it is the stop or None, and ``said`` describes the end in words. ``usage`` is that of its gate unless it is given.
     """
     duration = (child.clock.monotonic() - about.began) * 1000
-    usage = child.gate.usage
+    usage = child.gate.usage if usage is None else usage
     stop: Stop | None
     completion: CompletionState = "unchecked"
     if isinstance(ended, Stop | None):

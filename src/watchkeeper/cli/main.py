@@ -204,17 +204,26 @@ def resume_command(
     accept_changes: Annotated[
         bool, option("Go on although its prompt, tools or models have changed.", None, "--accept-changes")
     ] = False,
+    only: Annotated[
+        str | None, option("Of a run over many items: only those that failed, or only the others.", "failed|unstarted")
+    ] = None,
     as_json: Annotated[bool, option("Print the result as JSON, and nothing else.", None, "--json")] = False,
     quiet: Annotated[bool, option("Print nothing while it goes on.", None, "--quiet", "-q")] = False,
     store: Store = None,
 ) -> None:
-    """Go on with a run whose process has died; what is done is not done again.
+    """Go on with a run whose process has died, or with the items of one that are not done; nothing is done twice.
 
     Limits that are named hold for all that the run has used; without them, its old limits hold.
     """
     given = {"model": model, "store": store, "timeout": timeout, **ceilings}
     order = running.resume_order(
-        run_id, given, as_json=as_json, quiet=quiet, fresh_limits=fresh_limits, accept_changes=accept_changes
+        run_id,
+        given,
+        as_json=as_json,
+        quiet=quiet,
+        fresh_limits=fresh_limits,
+        accept_changes=accept_changes,
+        only=only,
     )
     raise typer.Exit(running.carry_out(order))
 

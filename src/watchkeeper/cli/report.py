@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final, TextIO
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from watchkeeper.runtime.events import (
     ManyStarted,
     ModelReplied,
     RunEnded,
+    RunResumed,
     RunStarted,
 )
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -222,7 +224,9 @@ def _slice_edited(body: Body) -> Line:
 def _run_resumed(body: Body) -> Line:
     tokens, unknown = body["spent"]["tokens"], body["unknown"]
     used = tokens["input_tokens"] + tokens["output_tokens"]
-    said = f"after event {body['after']:,}; used so far: {used:,} tokens"
+    items: Sequence[str] = body.get("items", ())
+    said = f"{counted(len(items), 'item')} of it" if items else f"after event {body['after']:,}"
+    said += f"; used so far: {used:,} tokens"
     if unknown:
         said += f"; it is not known whether {counted(len(unknown), 'tool call')} had an effect"
     if body["changes"]:
@@ -301,7 +305,7 @@ class Progress:
         self._console = console
         self._items: dict[UUID, str] = {}
         self._depths: dict[UUID, int] = {}
-        self._many: ManyStarted | None = None
+        self._interleaved = False
         self._counter: Counter | None = None
         self._width = 0
 
@@ -310,10 +314,11 @@ class Progress:
         event: object = envelope.event
         match event:
             case ManyStarted():
-                self._many = event
-                self._width = min(max(map(len, event.items), default=0), LABEL_WIDTH)
-                self._counter = Counter(event) if len(event.items) > FEW else None
+                self._over(event.items, event.concurrency, event.started_at)
                 self._head(f"{event.prompt_name} over {counted(len(event.items), 'item')}", event)
+            case RunResumed(items=items) if items:
+                self._line(None, event)
+                self._over(items, len(items), event.created_at)
             case SafetyEvent(event_type="interrupted"):
                 self._line(run_id, replace(event, reason=f"{event.reason} {HINT}"))
             case _ if self._counter is not None:
@@ -342,9 +347,11 @@ class Progress:
             case _:
                 self._line(run_id, event)
 
-    @property
-    def _interleaved(self) -> bool:
-        return self._many is not None and self._many.concurrency > 1
+    def _over(self, items: Sequence[str], concurrency: int, began: datetime) -> None:
+        """Prepare for the items of a run over many."""
+        self._interleaved = concurrency > 1
+        self._width = min(max(map(len, items), default=0), LABEL_WIDTH)
+        self._counter = Counter(len(items), began) if len(items) > FEW else None
 
     def _head(self, what: str, started: RunStarted | ManyStarted) -> None:
         others = f", or else {', '.join(started.fallback)}" if started.fallback else ""
@@ -368,11 +375,10 @@ class Progress:
 class Counter:
     """Counts the items of a run over many as they end, and adds up what they cost, also those that still run."""
 
-    def __init__(self, started: ManyStarted) -> None:
-        """Begin with none."""
-        self._items = len(started.items)
-        self._began = started.started_at
-        self._own = started.run_context.run_id
+    def __init__(self, items: int, began: datetime) -> None:
+        """Begin with none of them."""
+        self._items = items
+        self._began = began
         self._ended = self._failed = 0
         self._cost: int | None = 0
         self._running: dict[UUID, int | None] = {}
@@ -510,6 +516,8 @@ def state_of(run: StoredRun) -> tuple[str, str]:
     """Return the state of a stored run in a word or two, and its style."""
     if run.damage is not None:
         return "damaged", "red"
+    if run.superseded:
+        return "begun anew later", "dim"
     if run.ended_at is None:
         return ("running", "cyan") if run.running else ("interrupted", "red")
     if run.items is not None and run.items_done is not None and run.items_done < run.items:

@@ -32,6 +32,7 @@ from watchkeeper.app.options import ManyOptions, RunOptions
 from watchkeeper.app.models import check_model_text
 from watchkeeper.app.replay import ReplayOptions, replay
 from watchkeeper.app.resume import fork, resume
+from watchkeeper.app.resume_many import resume_many
 from watchkeeper.app.run import run, run_many
 from watchkeeper.app.settings import (
     Settings,
@@ -58,6 +59,7 @@ from watchkeeper.core.secrets import HELD
 from watchkeeper.core.text import one_line
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.loop.resume import limits_of
+from watchkeeper.loop.resume_many import ONLY
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
@@ -112,6 +114,7 @@ class Order:
         forks: Number of the event of that run from which a new one goes on; None to go on with the run itself.
         fresh_limits: Whether what that run has used before does not count.
         accept_changes: Whether it may go on although it is made of other things now.
+        only: Which of its items to do: ``failed`` or ``unstarted``; None for both.
     """
 
     target: str
@@ -132,6 +135,7 @@ class Order:
     forks: int | None = None
     fresh_limits: bool = False
     accept_changes: bool = False
+    only: str | None = None
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -143,6 +147,10 @@ class Order:
             "given": {name: value for name, value in self.given.items() if value is not None and name != "store"},
             "params": list(self.params),
             "fallback": list(self.fallback),
+            "each": list(self.each),
+            "first": self.first,
+            "concurrency": self.concurrency,
+            "skip_bad": self.skip_bad,
             "files": None if self.files is None else str(self.files.absolute()),
             "after": self.after,
             "notify": self.notify,
@@ -181,6 +189,8 @@ def checked(order: Order) -> Checked:
         ConfigurationError: For the first value that cannot work.
     """
     agent_file(order.target)
+    if order.only not in (None, *ONLY):
+        raise ConfigurationError(f"--only {order.only!r} must be {' or '.join(ONLY)}")
     if order.as_json and order.as_jsonl:
         raise ConfigurationError("--json prints one document, --jsonl one for each line; give one of them")
     if not order.each:
@@ -316,18 +326,12 @@ def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions, con
     if order.resumes is not None and order.forks is not None:
         prompt = bind(loaded.prompt, asked.values)
         return fork(order.resumes, prompt, at=order.forks, model=model, limits=limits, **options)
-    if order.resumes is not None:
-        return resume(
-            order.resumes,
-            bind(loaded.prompt, asked.values),
-            model=model,
-            limits=limits,
-            fresh_limits=order.fresh_limits,
-            accept_changes=order.accept_changes,
-            **options,
-        )
+    again: Any = {"fresh_limits": order.fresh_limits, "accept_changes": order.accept_changes}
     if asked.items is None:
-        return run(bind(loaded.prompt, asked.values), model=model, limits=limits, **options)
+        bound = bind(loaded.prompt, asked.values)
+        if order.resumes is not None:
+            return resume(order.resumes, bound, model=model, limits=limits, **again, **options)
+        return run(bound, model=model, limits=limits, **options)
     prompt, items, left_out = bound_items(loaded.prompt, asked.items, asked.values, skip=order.skip_bad)
     for line in left_out:
         say(console, (f"left out: {line}", "yellow"))
@@ -336,7 +340,11 @@ def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions, con
     many["label"] = lambda item: labels[id(item)]
     if order.concurrency is not None:
         many["concurrency"] = order.concurrency
-    return run_many(prompt, [item for _, item in items], model=model, limits=limits, **many)
+    values = [item for _, item in items]
+    if order.resumes is not None:
+        again["only"] = order.only
+        return resume_many(order.resumes, prompt, values, model=model, limits=limits, **again, **many)
+    return run_many(prompt, values, model=model, limits=limits, **many)
 
 
 def replay_and_report(order: Order) -> int:
@@ -370,7 +378,8 @@ def replay_and_report(order: Order) -> int:
 def limits_on_record(order: Order, store: RunStore, settings: Settings) -> Limits:
     """Return the limits that a run has on record, changed by those that the order names."""
     events = store.events(store.find(order.resumes or "").run_id)
-    told = (event.load() for event in events if event.tag in (tag_of(RunStarted), tag_of(RunResumed)))
+    tags = [tag_of(kind) for kind in (RunStarted, RunOpened, RunResumed)]
+    told = (event.load() for event in events if event.tag in tags)
     named = {name: setting for name, setting in settings.items() if order.given.get(name) is not None}
     return limits_from(named, limits_of(told))
 
@@ -402,12 +411,18 @@ def resume_order(run_id: str, given: Mapping[str, str | None], **more: Any) -> O
         os.chdir(origin["folder"])
     except OSError as error:
         raise ConfigurationError(f"the folder in which the run was started cannot be entered: {error}") from error
+    if more.get("only") is not None and not origin.get("each"):
+        raise ConfigurationError(f"--only is for a run over many items, and {run.run_id} is not one")
     files = origin["files"]
     return Order(
         target=origin["target"],
         given={**origin["given"], **{k: v for k, v in given.items() if v is not None}, "store": str(path.absolute())},
         params=origin["params"],
         fallback=origin["fallback"],
+        each=origin.get("each", ()),
+        first=origin.get("first"),
+        concurrency=origin.get("concurrency"),
+        skip_bad=origin.get("skip_bad", False),
         files=None if files is None else Path(files),
         after=origin["after"],
         notify=origin["notify"],

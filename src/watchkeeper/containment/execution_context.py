@@ -252,6 +252,7 @@ class ExecutionContext:
         carve: bool = True,
         on_event: Listener | None = None,
         by_estimate: bool = False,
+        spent: Usage | None = None,
     ) -> ExecutionContext:
         """Open a context below this one.
 
@@ -267,6 +268,7 @@ class ExecutionContext:
             on_event: Told of every stop found for the child; by default, this context's own listener.
             by_estimate: Whether a model call that comes with an estimate of its input (`EstimatedRequest`) may pass the
                 child's own ceilings by that; here and above, its worst case is reserved. For small isolated budgets.
+            spent: What an earlier process has used of these ceilings; it is counted here and above already.
 
         Returns:
             The child. If nothing is left of the money, tokens or steps that it asks for, it is stopped from the start.
@@ -276,6 +278,8 @@ class ExecutionContext:
         """
         child = self._below(limits, name, on_event, carved=carve)
         child.account.by_estimate = by_estimate
+        if spent is not None:
+            carry_over(child.account, spent)
         child._opened(self.ledger.open(child.account))
         return child
 

@@ -103,7 +103,8 @@ async def drive(
     kept = scope.gate.keep_verdict() if asks_model(plan.checker) else None
     driver = _Driver(plan, scope, transcript, execute, kept)
     if recorded is not None:
-        driver.recorded, driver.machine.turns = recorded, -recorded.earlier_turns
+        driver.recorded, driver.again, driver.machine.turns = recorded, True, -recorded.earlier_turns
+        driver.children.begun = recorded.child
     try:
         with driver.children.attached():
             return await driver.run()
@@ -159,6 +160,7 @@ class _Driver:
         self.reply: ModelReply | None = None
         self.error: BaseException | None = None
         self.recorded: Recorded | None = None
+        self.again = False
 
     async def run(self) -> Ending:
         signal: Signal = Started()
@@ -196,6 +198,8 @@ class _Driver:
         if isinstance(signal, Replied):
             self.reply = signal.reply
             self.models.recall(signal.reply, recorded.switched_to)
+        elif isinstance(command, AskModel) and recorded.switched_to is not None:
+            self.models.line.recall_switch(recorded.switched_to)
         elif isinstance(signal, Compacted) and self.compaction is not None:
             self.compaction.recall()
         return signal
@@ -211,7 +215,8 @@ class _Driver:
                 usage = self.reply.usage if self.reply else None
                 return await self.tools.run(calls, usage, self.machine.turns, earlier)
             case Observe():
-                return await self.oversight.look(self.machine.turns + 1) if self.oversight else Observed()
+                again, self.again = self.again, False
+                return await self.oversight.look(self.machine.turns + 1, again=again) if self.oversight else Observed()
             case ReadAnswer(text=text):
                 return self._read(text)
             case CheckDone(output=output):

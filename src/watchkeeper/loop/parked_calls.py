@@ -12,9 +12,10 @@ from typing import Final
 
 import msgspec
 
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import ToolCall
 from watchkeeper.runtime.file_record import Unfinished
-from watchkeeper.runtime.parking import EXPIRED, CallParked, Parked
+from watchkeeper.runtime.parking import EXPIRED, CallParked, Parked, parked_stop
 from watchkeeper.tools.context import Answer, ToolInvoked, ToolOutcome
 
 UNKNOWN: Final = (
@@ -98,3 +99,17 @@ def refusal_of(question: CallParked, answer: Answer) -> tuple[ToolOutcome, str]:
 def is_denial(outcome: str, text: str) -> bool:
     """Return whether a call was denied by a hook or a person, and not because the run was stopped."""
     return outcome == "denied" and not text.startswith(NOT_RUN)
+
+
+def refuse_waiting(run_id: object, questions: Iterable[CallParked], now: datetime) -> None:
+    """Refuse to go on with a parked run while a question has neither an answer nor expired.
+
+    Raises:
+        ConfigurationError: Naming the calls that wait, and what to do.
+    """
+    calls = [(each.name, each.call_id) for each in questions if not each.expired(now)]
+    if calls:
+        said = parked_stop(calls).message.rstrip(".")
+        raise ConfigurationError(
+            f"the run {run_id} is parked: {said}; answer with 'watchkeeper approve' or 'watchkeeper deny'"
+        )

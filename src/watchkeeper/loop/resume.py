@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.children.child import BegunChild
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.ids import RunContext
 from watchkeeper.core.messages import ToolCall, Transcript
 from watchkeeper.core.model import STATES, CompletionStatus, ModelReply
 from watchkeeper.core.secrets import REDACTED
-from watchkeeper.core.usage import Presumed, Usage
+from watchkeeper.core.usage import Presumed, TokenUsage, Usage
+from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.turn_machine import (
     AskModel,
     CheckDone,
@@ -42,6 +45,8 @@ from watchkeeper.kernel.turn_machine import (
 from watchkeeper.loop.parked_calls import Earlier, is_denial
 from watchkeeper.loop.tool_calls import recalled
 from watchkeeper.prompt.evaluation import PromptRendered
+from watchkeeper.prompt.output import output_schema
+from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import (
     CallBegun,
     ChildEnded,
@@ -62,9 +67,10 @@ from watchkeeper.runtime.events import (
 )
 from watchkeeper.runtime.file_record import Unfinished
 from watchkeeper.runtime.parking import PARKED, CallAnswered, CallParked, Parked, waiting
-from watchkeeper.runtime.plan import RunPlan
-from watchkeeper.runtime.result import as_continued, transcript_of
+from watchkeeper.runtime.plan import PricedModel, RunPlan
+from watchkeeper.runtime.result import RunResult, as_continued, result_of, transcript_of
 from watchkeeper.session.log import Envelope
+from watchkeeper.session.session import Session
 from watchkeeper.session.tagging import dump
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import image_parts
@@ -73,6 +79,10 @@ STEPS = (ModelReplied, ToolInvoked, ObserversRan, CompletionChecked, ContextComp
 """Events that answer a command of the machine."""
 
 STATUSES: Final[Mapping[str, CompletionStatus]] = {state: status for status, state in STATES.items()}
+
+
+Below = Callable[[ChildStarted], BegunChild | None]
+"""Takes over a child that had begun below a run; None if there is nothing to go on with."""
 
 
 class Recorded:
@@ -85,19 +95,20 @@ class Recorded:
         after: Number of the last event that counts.
         opened: What the run was made of.
         earlier_turns: How many replies are from before the run was forked; they do not count.
-        switched_to: ``provider:name`` of the model that took over before the newest answer; None if none did.
+        switched_to: ``provider:name`` of the model that took over for the newest turn; None if none did.
         denied: How many tool calls a hook or a person has denied.
         waiting: The questions that nobody has answered yet.
         unfinished: The tool calls whose tool had succeeded and whose files were being written, by their id.
     """
 
-    def __init__(self, log: Sequence[Envelope], *, whole: bool = False) -> None:
+    def __init__(self, log: Sequence[Envelope], below: Below | None = None, *, whole: bool = False) -> None:
         """Read the log of the session up to the interruption; the newest run on it is the one to go on with.
 
         A run that was forked from another begins with what that one has on record.
 
         Args:
-            log: The log.
+            log: The whole log.
+            below: Takes over a child; None if no child can go on.
             whole: Whether the run's end belongs to it, if it has ended.
 
         Raises:
@@ -126,6 +137,13 @@ class Recorded:
         self.opened: RunOpened = opened
         own = 0 if self.started.forked_from is None else self.started.forked_at
         self.earlier_turns = self.turns_until(own)
+        self._below = below
+        self._children = {
+            (event.call_id, event.ordinal): event
+            for event in events
+            if isinstance(event, ChildStarted) and event.kind == "subagent" and event.call_id is not None
+        }
+        self._closed = {event.run_id for event in events if isinstance(event, ChildEnded)}
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
         others = (CallBegun, CallParked, ModelFailed, ModelSwitched)
         steps = [each for each in self.log if isinstance(each.event, (*STEPS, *others)) and not _parks(each.event)]
@@ -155,6 +173,14 @@ class Recorded:
         """Return what takes the place of executing a command that has no answer; None if it is to be executed."""
         return None
 
+    async def child(self, call_id: str, ordinal: int) -> BegunChild | None:
+        """Return the child that an earlier process has begun for a tool call, once; None if there is none."""
+        started = self._children.pop((call_id, ordinal), None)
+        if started is None or self._below is None:
+            return None
+        begun = await run_in_worker(self._below, started)
+        return begun and begun._replace(is_closed=started.run_context.run_id in self._closed)
+
     def answer(self, command: Command) -> Signal | None:
         """Return what the log says about a command of the loop; None if it is to be executed now."""
         match command:
@@ -166,10 +192,10 @@ class Recorded:
                 return self._observed()
             case CheckDone():
                 event = self._next(CompletionChecked)
-                if event is None:
-                    return self._stopped("checking")
                 stopped = self._stopped("checking")
-                return stopped or Checked(STATUSES[event.verdict], event.explanation)
+                if event is None or stopped is not None:
+                    return stopped
+                return Checked(STATUSES[event.verdict], event.explanation)
             case Compact():
                 return self._compacted()
             case _:
@@ -299,6 +325,8 @@ def _counts(event: object) -> bool:
     """Whether an event near the end of a stopped run is work, and not a part of its last turn."""
     if isinstance(event, ModelReplied):
         return not event.landing
+    if isinstance(event, CallBegun):
+        return event.kind == "tool"  # it was broken off, and nobody knows whether it had its effect
     kinds = ToolInvoked | CallParked | PromptRendered | RunOpened | ContextCompacted | RunStarted | RunResumed
     return isinstance(event, kinds)
 
@@ -311,6 +339,7 @@ class Resumed(msgspec.Struct, frozen=True):
         spent: What it had used, with the worst case of the calls that were under way.
         unknown: Ids of the tool calls of which nobody knows whether they had an effect.
         worked_seconds: How long it had worked.
+        below: What is part of ``spent``, by run, of runs below it whose end is not on its log.
         accept_changes: Whether prompt, tools and models may differ from those on record.
         forked: Whether a new run goes on from there, with limits of its own, in the place of the one on record.
     """
@@ -319,8 +348,19 @@ class Resumed(msgspec.Struct, frozen=True):
     spent: Usage
     unknown: tuple[str, ...]
     worked_seconds: float
+    below: tuple[tuple[UUID, Usage], ...] = ()
     accept_changes: bool = False
     forked: bool = False
+
+    @property
+    def run_context(self) -> RunContext:
+        """The identifiers of the run."""
+        return self.recorded.started.run_context
+
+    @property
+    def opened(self) -> RunOpened:
+        """What the run was made of."""
+        return self.recorded.opened
 
     def changes(self, digests: Mapping[str, str]) -> tuple[str, ...]:
         """Return what differs from the record, in the order in which the digests are named.
@@ -328,50 +368,84 @@ class Resumed(msgspec.Struct, frozen=True):
         Raises:
             ConfigurationError: If something differs, and that is not accepted.
         """
-        before = self.recorded.opened.digests
-        changed = tuple(name for name, digest in digests.items() if before.get(name, digest) != digest)
-        if changed and not self.accept_changes:
-            raise ConfigurationError(
-                f"the run {self.recorded.started.run_context.run_id} cannot go on as it was: its"
-                f" {' and '.join(changed)} changed since it began; undo that, or accept it"
-                " (accept_changes=True, --accept-changes)"
-            )
-        return changed
+        return changes_of(self.recorded.opened, digests, accepted=self.accept_changes)
+
+
+def changes_of(opened: RunOpened, digests: Mapping[str, str], *, accepted: bool) -> tuple[str, ...]:
+    """Return what a run is made of differently now.
+
+    Raises:
+        ConfigurationError: If something differs, and that is not accepted.
+    """
+    changed = tuple(name for name, digest in digests.items() if opened.digests.get(name, digest) != digest)
+    if changed and not accepted:
+        raise ConfigurationError(
+            f"the run {opened.run_id} cannot go on as it was: its {' and '.join(changed)} changed since it began;"
+            " undo that, or accept it (accept_changes=True, --accept-changes)"
+        )
+    return changed
 
 
 def digests_of(plan: RunPlan[Any]) -> dict[str, str]:
     """Return digests of what a run is made of, by which a change is noticed."""
     prompt = plan.prompt
-    parts: dict[str, Any] = {
-        "messages": [dump(message) for message in prompt.messages],
-        "tools": [[tool.name, tool.description, tool.schema] for tool in prompt.tools],
-        "output": None if prompt.output is None else prompt.output.schema,
-        "models": [each.label for each in plan.models],
-    }
+    return _digests(
+        messages=[dump(message) for message in prompt.messages],
+        tools=[[tool.name, tool.description, tool.schema] for tool in prompt.tools],
+        output=None if prompt.output is None else prompt.output.schema,
+        models=[each.label for each in plan.models],
+    )
+
+
+def digests_of_template(template: PromptTemplate[Any], models: Iterable[PricedModel]) -> dict[str, str]:
+    """Return digests of what all items of a run over many are made of, by which a change is noticed."""
+    sections = [*template.walk()]
+    output = output_schema(template.output_type)
+    return _digests(
+        messages=[[section.title, section.template] for section in sections],
+        tools=[[tool.name, tool.description, tool.schema] for section in sections for tool in section.tools],
+        output=None if output is None else output.schema,
+        models=[each.label for each in models],
+    )
+
+
+def _digests(**parts: Any) -> dict[str, str]:
     return {name: sha256(encode(part)).hexdigest()[:16] for name, part in parts.items()}
 
 
-def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple[Usage, tuple[str, ...]]:
-    """Return what a run has used by its log, and the tool calls of which nobody knows whether they had an effect.
+class Spent(NamedTuple):
+    """What a run has used by its log.
 
-    The worst case is presumed for a model call that had begun and has neither reply nor failure.
+    Attributes:
+        usage: All of it, with the worst case of model calls that had begun and have neither reply nor failure.
+        unknown: The tool calls of which nobody knows whether they had an effect.
+        below: What is part of it, by run, of runs below it whose end is not on the log.
+    """
+
+    usage: Usage
+    unknown: tuple[str, ...] = ()
+    below: tuple[tuple[UUID, Usage], ...] = ()
+
+
+def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> Spent:
+    """Return what a run has used by its log.
 
     Args:
         log: The events of the run.
         used_by: Returns what a run below it has used whose end is not on this log.
     """
-    usage, open_calls, open_runs = Usage(), dict[str, CallBegun](), dict[UUID, None]()
+    usage, open_calls, counted, open_runs = Usage(), dict[str, CallBegun](), dict[UUID, Usage](), dict[UUID, None]()
     own: UUID | None = None
     for envelope in log:
         event = envelope.event
         match event:
             case RunStarted():
-                usage, open_calls, open_runs = Usage(), {}, {}
+                usage, open_calls, counted, open_runs = Usage(), {}, {}, {}
                 own = event.run_context.run_id
             case RunEnded() if event.run_id == own:  # the gate has counted more than the log shows
                 usage, open_calls, open_runs = event.usage, {}, {}
             case RunResumed():
-                usage, open_calls, open_runs = event.spent, {}, {}
+                usage, open_calls, counted = event.spent, {}, {**counted, **dict(event.below)}
             case CallBegun():
                 open_calls[event.node_id] = event
             case ModelReplied():
@@ -389,12 +463,17 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
                 usage += Usage(tool_calls=1, steps=1)
             case ChildStarted():
                 open_runs[event.run_context.run_id] = None
+                usage += Usage(steps=int(event.kind != "subagent"))  # a subagent that goes on is admitted again
             case ChildEnded():
+                usage += Usage(steps=int(event.kind == "subagent" and event.run_id in open_runs))
                 open_runs.pop(event.run_id, None)
-                usage += event.usage
+                usage += beyond(event.usage, counted.get(event.run_id))
+                counted[event.run_id] = event.usage
             case _:
                 pass
-    usage = sum(map(used_by, open_runs), usage)
+    below = {run_id: used_by(run_id) for run_id in open_runs}
+    for run_id, used in below.items():
+        usage += beyond(used, counted.get(run_id))
     unknown: list[str] = []
     for begun in open_calls.values():
         if begun.kind == "tool":
@@ -403,7 +482,22 @@ def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> tuple
         else:
             presumed = Presumed(1, begun.worst, begun.worst_nanos)
             usage += Usage(begun.worst, begun.worst_nanos, model_calls=1, steps=1, presumed=presumed)
-    return usage, tuple(unknown)
+    return Spent(usage, tuple(unknown), tuple(below.items()))
+
+
+def beyond(used: Usage, counted: Usage | None) -> Usage:
+    """Return the part of a run's usage that is not counted yet; a cost that is not known stays so."""
+    if counted is None:
+        return used
+    less: Any = {name: -getattr(counted, name) for name in ("model_calls", "tool_calls", "steps", "retries")}
+    presumed = Presumed(
+        -counted.presumed.calls, _negative(counted.presumed.tokens), -(counted.presumed.cost_nanos or 0)
+    )
+    return used + Usage(_negative(counted.tokens), -(counted.cost_nanos or 0), presumed=presumed, **less)
+
+
+def _negative(tokens: TokenUsage) -> TokenUsage:
+    return TokenUsage(*(-count for count in msgspec.structs.astuple(tokens)))
 
 
 def limits_of(events: Iterable[object]) -> Limits:
@@ -411,8 +505,8 @@ def limits_of(events: Iterable[object]) -> Limits:
     limits: Limits | None = None
     for event in events:
         match event:
-            case RunStarted() if limits is None:
-                limits = event.limit_values
+            case RunStarted(limit_values=Limits() as given) | RunOpened(limit_values=Limits() as given):
+                limits = given
             case RunResumed():
                 limits = event.limit_values
                 if isinstance(limits.deadline, timedelta):  # what was left of it then
@@ -422,12 +516,16 @@ def limits_of(events: Iterable[object]) -> Limits:
     return limits or Limits()
 
 
-def worked_seconds(log: Sequence[Envelope]) -> float:
+def worked_seconds(log: Sequence[Envelope], last: datetime | None = None) -> float:
     """Return how long processes have worked on a run: each from its first event to its last.
 
     An answer about a parked call comes while none works on it, and what a run was forked from does not count.
+
+    Args:
+        log: Its events.
+        last: The time of the last event of the runs below it that were under way, if there were any.
     """
-    worked, began, last = 0.0, log[0].at, log[0].at
+    worked, began, end = 0.0, log[0].at, log[0].at
     for envelope in log:
         event = envelope.event
         if isinstance(event, CallAnswered):
@@ -436,5 +534,58 @@ def worked_seconds(log: Sequence[Envelope]) -> float:
             worked, began = 0.0, envelope.at
         elif isinstance(event, RunResumed):
             worked, began = event.worked_seconds, envelope.at
-        last = envelope.at
-    return worked + max((last - began).total_seconds(), 0.0)  # a machine's clock may be set back
+        end = envelope.at
+    end = end if last is None else max(end, last)
+    return worked + max((end - began).total_seconds(), 0.0)  # a machine's clock may be set back
+
+
+def time_left(limits: Limits, worked: float) -> Limits:
+    """Return limits whose length of time is what is left of it, at least 1 ms; a deadline that is a moment stays."""
+    if not isinstance(limits.deadline, timedelta):
+        return limits
+    return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(milliseconds=1)))
+
+
+def answered_by(log: Iterable[Envelope], first: str) -> tuple[str, ...]:
+    """Return which models answered in a run by its log, in the order of their first answers; ``first`` began."""
+    in_use, answered = first, dict[str, None]()
+    for envelope in log:
+        match envelope.event:
+            case ModelSwitched(to_model=label):
+                in_use = label
+            case ModelReplied():
+                answered[in_use] = None
+            case _:
+                pass
+    return tuple(answered)
+
+
+def result_on_record(log: Sequence[Envelope], session: Session) -> RunResult[Any] | None:
+    """Return the result of a run that has ended by its log; None if it has not, or went on afterwards.
+
+    Args:
+        log: The whole log; the newest run on it is meant.
+        session: Its session, rebuilt.
+    """
+    first = max(place for place, each in enumerate(log) if isinstance(each.event, RunStarted))
+    started, ended, limits, note = log[first].event, None, None, ""
+    for envelope in log[first:]:
+        match envelope.event:
+            case RunResumed(limit_values=values):
+                ended, limits = None, values
+            case RunEnded():
+                ended = envelope.event
+            case CompletionChecked(explanation=said):
+                note = said
+            case _:
+                pass
+    if ended is None:
+        return None
+    return result_of(
+        started,
+        ended,
+        limits=limits or started.limit_values or Limits(),
+        session=session,
+        completion_note=note,
+        answered_by=answered_by(log[first:], started.model),
+    )

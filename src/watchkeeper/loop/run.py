@@ -9,8 +9,8 @@ asked before or after a run.
 from __future__ import annotations
 
 import random
-from collections.abc import Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -22,7 +22,7 @@ from watchkeeper.children.nested_adapter import response_of
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
-from watchkeeper.core.errors import ConfigurationError, UnpricedModelError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, StoreError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context
 from watchkeeper.accounting.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
@@ -33,8 +33,10 @@ from watchkeeper.loop.driver import Drive, drive
 from watchkeeper.loop.resume import Recorded, Resumed, digests_of
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import RunEnded, RunResumed, RunStarted
-from watchkeeper.runtime.plan import PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
+from watchkeeper.runtime.events import RunEnded, RunOpened, RunResumed, RunStarted
+from watchkeeper.runtime.file_record import opened as files_opened
+from watchkeeper.runtime.parking import Park
+from watchkeeper.runtime.plan import Durable, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult, broken_off, log_end, result_of, transcript_of
 from watchkeeper.runtime.shared_budget import gate_outside_runs
@@ -56,7 +58,11 @@ OutputT = TypeVar("OutputT")
 
 
 async def execute(
-    plan: RunPlan[OutputT], scope: RunScope, drive: Drive = drive, resumed: Resumed | None = None
+    plan: RunPlan[OutputT],
+    scope: RunScope,
+    drive: Drive = drive,
+    resumed: Resumed | None = None,
+    opened: Callable[[], dict[str, Any]] | None = None,
 ) -> RunResult[OutputT]:
     """Run to the end and return the result; the caller that opened the gate closes it.
 
@@ -65,6 +71,7 @@ async def execute(
         scope: Session, gate, clock and files of the run.
         drive: Does the work between the events of the run's start and its end; the loop by default.
         resumed: What an earlier process has put on record of this run, or None for a new one.
+        opened: Returns what `RunOpened` says of this run beside its digests; None for a run that does not go on.
 
     Raises:
         ConfigurationError: If the plan cannot work, before anything is spent.
@@ -85,6 +92,8 @@ async def execute(
         else:
             _announce_again(plan, scope, resumed)
     try:
+        if opened is not None and (resumed is None or resumed.forked) and scope.durable is not None:
+            await _put_on_record(plan, scope, scope.durable, opened())
         ending = await drive(plan, scope, transcript, execute, recorded)
         await booked(scope.gate)
     except BaseException as error:
@@ -103,6 +112,27 @@ async def execute(
     )
 
 
+def in_force(limits: Limits, session: Session, clock: Clock, late: float = 0.0) -> Limits:
+    """Return the limits, tightened by a `Budget` that is in the session's state.
+
+    Args:
+        limits: The limits that the caller gave.
+        session: The session whose state may hold a `Budget`.
+        clock: The clock of the run.
+        late: How many seconds ago the caller called.
+
+    Raises:
+        LimitsError: If the deadline was over when the caller called.
+    """
+    budget = session[Budget].latest()
+    if budget is not None:
+        limits = tighten(limits, budget.as_limits(), clock)
+    deadline = limits.deadline
+    if isinstance(deadline, Deadline) and deadline.remaining(clock) + timedelta(seconds=late) <= timedelta(0):
+        raise LimitsError(f"the deadline {deadline.at.isoformat()} is over already; give a later one or a length")
+    return limits
+
+
 def _announce(plan: RunPlan[Any], scope: RunScope, forked: Recorded | None = None) -> RunStarted:
     """Record the start of the run, and its deadline; ``forked``: the record from which it goes on."""
     gate, now = scope.gate, scope.clock.now()
@@ -114,6 +144,7 @@ def _announce(plan: RunPlan[Any], scope: RunScope, forked: Recorded | None = Non
         deadline=gate.deadline.at if gate.deadline else None,
         started_at=now,
         item=scope.item,
+        item_index=scope.item_index,
         parent_run_id=scope.parent_run_id,
         fallback=tuple(each.label for each in plan.fallback),
         apart=scope.apart,
@@ -147,8 +178,37 @@ def _announce_again(plan: RunPlan[Any], scope: RunScope, resumed: Resumed) -> No
             worked_seconds=resumed.worked_seconds,
             created_at=scope.clock.now(),
             changes=changes,
+            below=resumed.below,
         )
     )
+
+
+async def _put_on_record(plan: RunPlan[Any], scope: RunScope, durable: Durable, more: dict[str, Any]) -> None:
+    """Put on record what another process needs to go on with the run.
+
+    Raises:
+        ConfigurationError: If the run is to park, and cannot be resumed.
+    """
+    facts: dict[str, Any] = {"origin": {}, "params": (), "variables": {}, "not_resumable": "", **more}
+    files, run_id, now = None, scope.run_context.run_id, scope.clock.now()
+    if not facts["not_resumable"]:
+        files, facts["not_resumable"] = files_opened(scope.filesystem, now)
+    refuse_to_park(plan.park, facts["not_resumable"])
+    scope.record(RunOpened(run_id=run_id, digests=digests_of(plan), created_at=now, park=plan.park, **facts))
+    with suppress(StoreError):  # the first call waits for the store, and does not begin without it
+        if files is not None:
+            await durable.begin_call(run_id, files)
+        await durable.barrier()
+
+
+def refuse_to_park(park: Park | None, not_resumable: str) -> None:
+    """Refuse to park a run with which nobody could go on.
+
+    Raises:
+        ConfigurationError: If it is to park.
+    """
+    if park is not None and not_resumable:
+        raise ConfigurationError(f"the run cannot park, because it cannot be resumed: {not_resumable}")
 
 
 def _opening(plan: RunPlan[Any], scope: RunScope) -> Transcript:

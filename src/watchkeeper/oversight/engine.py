@@ -100,10 +100,15 @@ class Oversight:
         self._earlier = earlier_rounds(session, scope.run_context.run_id)
         self._rebuild()
 
-    async def look(self, turn: int) -> Observed:
-        """Ask the sources that are due; return what the agent is told before model turn ``turn``."""
+    async def look(self, turn: int, *, again: bool = False) -> Observed:
+        """Ask the sources that are due; return what the agent is told before model turn ``turn``.
+
+        Args:
+            turn: Number of the model turn.
+            again: Whether to ask also if no call was made since: nobody knows whether the sources were asked.
+        """
         scope = self._scope
-        if not self._follow_log():
+        if not self._follow_log() and not again:
             return Observed()
         call_index = self._trajectory.count
         budget = scope.gate.budget_status(turn - 1)

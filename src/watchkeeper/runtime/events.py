@@ -48,6 +48,7 @@ class RunStarted(msgspec.Struct, frozen=True):
         limit_values: The same limits as values; None in a log that was written before there were any.
         forked_from: Id of the run from whose record it goes on; the log begins with that record. None for any other.
         forked_at: Number of the last event of that record.
+        item_index: The number of the item, from 0; an item that was begun anew has several runs.
     """
 
     run_context: RunContext
@@ -63,6 +64,7 @@ class RunStarted(msgspec.Struct, frozen=True):
     limit_values: Limits | None = None
     forked_from: UUID | None = None
     forked_at: int = 0
+    item_index: int | None = None
 
 
 check_only(RunStarted, "run_context", "prompt_name", "model", "limits", "item", "fallback")
@@ -198,6 +200,8 @@ class RunOpened(msgspec.Struct, frozen=True):
         not_resumable: Why no other process can go on with it; empty if one can.
         created_at: The time of the event.
         park: How it parks where a person is to be asked; None if it does not.
+        items: A digest of each item of a run over many; empty for an item that has no typed JSON form.
+        limit_values: The limits that were given for all items, with their last turns.
     """
 
     run_id: UUID
@@ -208,11 +212,13 @@ class RunOpened(msgspec.Struct, frozen=True):
     not_resumable: str
     created_at: datetime
     park: Park | None = None
+    items: tuple[str, ...] = ()
+    limit_values: Limits | None = None
 
 
 @event("run_resumed")
 class RunResumed(msgspec.Struct, frozen=True):
-    """A run that was interrupted goes on in another process.
+    """A run that was interrupted or stopped goes on.
 
     Attributes:
         run_id: Id of the run.
@@ -226,6 +232,8 @@ class RunResumed(msgspec.Struct, frozen=True):
         worked_seconds: How long it had worked.
         created_at: The time of the event.
         changes: What differed from the record, and was accepted: see `RunOpened.digests`.
+        below: What is part of ``spent``, by run, of runs below it whose end was not on record.
+        items: Labels of the items that are done now, of a run over many.
     """
 
     run_id: UUID
@@ -238,6 +246,8 @@ class RunResumed(msgspec.Struct, frozen=True):
     worked_seconds: float
     created_at: datetime
     changes: tuple[str, ...] = ()
+    below: tuple[tuple[UUID, Usage], ...] = ()
+    items: tuple[str, ...] = ()
 
 
 @event("call_ended")
@@ -565,6 +575,7 @@ class ChildStarted:
         call_id: The tool call that asked for it, or None.
         started_at: The time of the start.
         limit_values: The same limits as values; None in a log that was written before there were any.
+        ordinal: Which of the children of this tool call it is, from 0.
     """
 
     run_context: RunContext
@@ -577,6 +588,7 @@ class ChildStarted:
     call_id: str | None
     started_at: datetime
     limit_values: Limits | None = None
+    ordinal: int = 0
 
 
 check_only(ChildStarted, "run_context", "prompt_name", "model", "limits", "call_id")

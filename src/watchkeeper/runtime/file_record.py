@@ -129,6 +129,13 @@ def opened(files: Filesystem | None, now: datetime) -> tuple[FilesChanged | None
     return FilesChanged(now, found, filesystem=kind), ""
 
 
+def of_items(files: Filesystem | None) -> str:
+    """Return why nobody could go on with the items of a run over many, which share the files; empty if somebody can."""
+    if files is None or files.survives_process or isinstance(files, ReadOnlyFilesystem):
+        return ""
+    return f"its items share a {type(files).__name__}, which ends with the process"
+
+
 def everything(files: Filesystem) -> list[str]:
     """Return the paths of all files and folders, sorted."""
     found: list[str] = []

@@ -184,6 +184,7 @@ class RunScope(msgspec.Struct, frozen=True, weakref=True):
         filesystem: What its tools may read and write, or None.
         parent_run_id: The run above it, which started this child or runs over many items, or None.
         item: Which item of a run over many this is, or None.
+        item_index: The number of the item, from 0.
         depths: Its nesting depth by family, itself included (`children.child`).
         deepest: The maximum depth by family, as set by the runs above it.
         watch: Forwards the events of a child's session, given the id of its run; returns a function that ends it.
@@ -214,6 +215,7 @@ class RunScope(msgspec.Struct, frozen=True, weakref=True):
     waits_out: bool = False
     densities: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     durable: Durable | None = None
+    item_index: int | None = None
 
     async def begin_call(self, call: CallBegun | FilesChanged, *, last: bool = False) -> None:
         """Put on disk that a call is about to begin, or its commit to change files, if there is a store.

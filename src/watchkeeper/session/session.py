@@ -241,6 +241,7 @@ class Session:
         session_id: UUID | None = None,
         clock: Clock | None = None,
         ids: IdSource | None = None,
+        earlier: Iterable[Envelope] = (),
     ) -> Session:
         """Return a session below this one; a write to one of them never reaches the other.
 
@@ -253,9 +254,10 @@ class Session:
             session_id: Id of the new session; a fresh one by default.
             clock: The source of the time of its events; this session's clock by default.
             ids: The source of its id; this session's IdSource by default.
+            earlier: All events of its log, if an earlier process has begun it; its slices follow from them.
 
         Raises:
-            SessionError: If this session was closed, or a reducer calls this.
+            SessionError: If this session was closed, the log is not complete, or a reducer calls this.
         """
         refuse_in_reducer("start a child")
         parent = self._itself()
@@ -264,6 +266,7 @@ class Session:
             session_id=session_id, clock=self.clock if clock is None else clock, ids=parent._ids if ids is None else ids
         )
         child._journal.inherit(parent._journal, snapshot)
+        child._journal.restore(earlier)
         child._above = parent
         parent._children[id(child)] = child
         return child

@@ -101,6 +101,8 @@ class StoredRun:
         damage: Why its file cannot be read; None for an intact one. Of a damaged run only the id is certain.
         running: Whether a living process works on it.
         not_resumable: Why its files or parameters let no other process go on with it; known of one that has not ended.
+        item_index: The number of its item, from 0, if it is one of many.
+        superseded: Whether the item was begun anew by a later run; known only among the children of a run.
     """
 
     run_id: str
@@ -125,6 +127,8 @@ class StoredRun:
     damage: str | None = None
     running: bool = False
     not_resumable: str = ""
+    item_index: int | None = None
+    superseded: bool = False
 
     @property
     def tool_calls(self) -> int | None:
@@ -268,6 +272,7 @@ def _folded(run_id: str, began: Mapping[str, Any], end: Mapping[str, Any] | None
         items=None if labels is None else len(labels),
         limits=as_text(began["limits"]),
         started_at=moment(began["started_at"]),
+        item_index=None if (index := began.get("item_index")) is None else whole(index),
         **cast("Any", {**NOT_ENDED, **ended}),
     )
 
@@ -331,7 +336,7 @@ def untyped(data: Any) -> Any:
 # --- the index ------------------------------------------------------------------------------------------------------
 
 NAME: Final = "index.sqlite3"
-VERSION: Final = 2
+VERSION: Final = 3
 """Version of the tables; an index of another version is made anew."""
 
 BUSY_SECONDS: Final = 0.5
@@ -375,7 +380,10 @@ class RunIndex:
 
     def children(self, run_id: str) -> tuple[StoredRun, ...]:
         """Return the runs directly below a run, in the order in which they began."""
-        return self._select(_CHILDREN, run_id)
+        runs = self._select(_CHILDREN, run_id)
+        newest = {run.item_index: run.run_id for run in runs}
+        later = [run.item_index is not None and newest[run.item_index] != run.run_id for run in runs]
+        return tuple(replace(run, superseded=True) if old else run for run, old in zip(runs, later, strict=True))
 
     def beginning_with(self, prefix: str) -> tuple[StoredRun, ...]:
         """Return up to four runs whose ids begin with a prefix."""

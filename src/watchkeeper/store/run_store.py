@@ -130,7 +130,7 @@ class RunStore:
     Attributes:
         path: The folder.
         failure: The first write that failed, if one did.
-        first_run: The first run whose beginning was written through this object, or None.
+        first_run: The first run whose beginning was written through this object, or that it took over, or None.
         closed: Whether it was closed; no write works any more.
     """
 
@@ -205,11 +205,12 @@ class RunStore:
         by_run: dict[UUID, list[Item]] = {}
         items: list[Item] = []
         last = None
-        for each in batch:
+        for each in batch:  # the file whose last event is older is written first: a child's end before its parent's
             item = each if isinstance(each, Item) else Item(*each)
             if item.run_id is not last:
                 last = item.run_id
-                items = by_run.setdefault(last, [])
+                items = by_run.pop(last, [])
+                by_run[last] = items
             items.append(item)
         with self._lock:
             try:
@@ -277,6 +278,7 @@ class RunStore:
             file = self._taken(run_id)
             self._names[UUID(run_id)] = file.path.name.removesuffix(SUFFIX)
             self._files[UUID(run_id)] = file
+            self.first_run = self.first_run or UUID(run_id)
             return file.last_seq
 
     def _taken(self, run_id: str, *, visits: bool = False) -> RunFile:
@@ -317,10 +319,10 @@ class RunStore:
             file.close()
 
     def give_up(self, prefix: str) -> None:
-        """Give up the run whose id begins with ``prefix`` if it was taken over and nothing was written since."""
+        """Give up the run whose id begins with ``prefix`` and those below it, if taken over and not written since."""
         with self._lock:
             for run_id, file in tuple(self._files.items()):
-                if file.untouched and str(run_id).startswith(prefix.strip().lower()):
+                if file.untouched and file.path.name.startswith(prefix.strip().lower()):
                     self._files.pop(run_id).close()
 
     @contextmanager
@@ -535,7 +537,9 @@ def _make(path: Path) -> None:
             if path.is_dir() and any(path.iterdir()):
                 raise StoreError(f"the folder {path} holds other things and is not a store; {advice}")
             make_folders(path / RUNS)
-            (path / MARKER).write_text(f"{VERSION}\n", "utf-8")
+            new = path / f"{MARKER}.{os.getpid()}.{threading.get_ident()}"
+            new.write_text(f"{VERSION}\n", "utf-8")
+            os.replace(new, path / MARKER)  # whoever opens the store meanwhile finds all of it or nothing
         if not os.access(path / RUNS, os.W_OK):
             raise PermissionError(f"{path / RUNS} cannot be written")
     except OSError as error:

@@ -272,7 +272,7 @@ class Dispatch:
         async def run(place: int, task: DispatchSubagent) -> None:
             async with slots:
                 try:
-                    outcomes[place] = SubagentOutcome(await self.run(task, calling))
+                    outcomes[place] = SubagentOutcome(await self.run(task, calling, place))
                 except Exception as error:
                     said = error if isinstance(error, ANSWERS) else broken(f"{task.prompt_ns}/{task.prompt_key}", error)
                     outcomes[place] = SubagentOutcome(error=str(said))
@@ -285,8 +285,10 @@ class Dispatch:
             return ToolResult.error(message)
         return ToolResult.ok(DispatchSubagentsResult(tuple(outcomes)), message)
 
-    async def run(self, task: DispatchSubagent, calling: Calling) -> DispatchSubagentResult:
-        """Take one task from validation to its result.
+    async def run(self, task: DispatchSubagent, calling: Calling, place: int = 0) -> DispatchSubagentResult:
+        """Take one task, at its place among those of the call, from validation to its result.
+
+        A child that an earlier process has begun goes on; one that has ended there is not run again.
 
         Raises:
             ToolValidationError: If the task is invalid; nothing was started.
@@ -309,7 +311,7 @@ class Dispatch:
             with own as part:
                 try:
                     child = self._child(task, prompt, snapshot, files, calling, part.limits)
-                    run = await calling.children.start(child)
+                    run = await calling.children.start(replace(child, ordinal=place))
                 except NOT_STARTED:
                     part.used = Usage()
                     raise

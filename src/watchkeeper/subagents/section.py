@@ -111,8 +111,8 @@ class PromptSubagentToolsSection(MarkdownSection):
             key="subagents",
             template=GUIDE + "\n".join(_listed(dispatch)).replace("$", "$$"),
             tools=(
-                tool(name="dispatch_subagent", description=ONE)(dispatch.one),
-                tool(name="dispatch_subagents", description=SEVERAL)(dispatch.several),
+                tool(name="dispatch_subagent", description=ONE, idempotent=True)(dispatch.one),
+                tool(name="dispatch_subagents", description=SEVERAL, idempotent=True)(dispatch.several),
             ),
             models=_models(dispatch),
         )
