@@ -295,3 +295,27 @@ def test_what_the_code_of_a_tool_had_spent_before_a_stop_counts(tmp_path: Path) 
     result = agent.resume(str(stopped.run_id), store=tmp_path / "store", limits=TURNS)
     assert result.ok
     assert result.usage.tool_calls == 12
+
+
+def test_fresh_limits_are_fresh_for_turns_too_and_stay_so(tmp_path: Path) -> None:
+    def step(request: ModelRequest) -> Any:
+        done = sum(isinstance(message, ToolMessage) for message in request.transcript)
+        return Call("look", {"number": done}) if request.tool_choice != "none" and done < 8 else Say("as far as I got")
+
+    @tool(read_only=True)
+    def look(number: int) -> str:
+        """Look."""
+        return f"saw {number}"
+
+    store = tmp_path / "store"
+    agent = Agent(ScriptedModel(step), "Look.", str, tools=[look], limits=Limits(max_turns=4))
+    run_id = str(agent.run("go", store=store).run_id)
+
+    def looked(result: Any) -> int:
+        return len(events(result, ToolInvoked))
+
+    assert looked(agent.resume(run_id, store=store)) == 3
+    assert looked(agent.resume(run_id, store=store, fresh_limits=True)) == 6
+    assert looked(agent.resume(run_id, store=store)) == 6
+    result = agent.resume(run_id, store=store, fresh_limits=True)
+    assert (result.ok, looked(result)) == (True, 8)

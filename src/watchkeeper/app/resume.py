@@ -177,6 +177,7 @@ class _Order(Generic[OutputT]):
             session, resumed = forked(store, self.run_id, self.at, own.get("prepare"), clock, ids)
         if own.get("fresh_limits", False):
             resumed = msgspec.structs.replace(resumed, spent=Usage(), worked_seconds=0.0)
+            resumed.recorded.earlier_turns = resumed.recorded.turns_until(resumed.recorded.after)
         recorded = resumed.recorded
         limits = own.get("limits") or limits_of(each.event for each in recorded.log)
         return Request(

@@ -94,7 +94,8 @@ class Recorded:
         opening: The conversation as it was before the first model call; the loop continues it.
         after: Number of the last event that counts.
         opened: What the run was made of.
-        earlier_turns: How many replies are from before the run was forked; they do not count.
+        earlier_turns: How many replies are from before the run was forked, or went on with fresh limits; they do not
+            count.
         switched_to: ``provider:name`` of the model that took over for the newest turn; None if none did.
         denied: How many tool calls a hook or a person has denied.
         waiting: The questions that nobody has answered yet.
@@ -136,6 +137,9 @@ class Recorded:
             raise ConfigurationError(f"the run {run_id} cannot be resumed: {why}; start a new run")
         self.opened: RunOpened = opened
         own = 0 if self.started.forked_from is None else self.started.forked_at
+        for event in events:
+            if isinstance(event, RunResumed) and event.spent == Usage() and not event.worked_seconds:
+                own = max(own, event.after)  # it went on with fresh limits
         self.earlier_turns = self.turns_until(own)
         self._below = below
         self._children = {
