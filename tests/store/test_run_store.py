@@ -307,7 +307,8 @@ def test_the_index_may_be_lost_damaged_or_locked_at_any_time(store: RunStore) ->
             assert reader.runs() == (row,)
             assert [event.seq for event in reader.events(str(run_id))] == [1, 2, 3]
     index.unlink()
-    RunStore(store.path, read_only=True).runs()
+    with RunStore(store.path, read_only=True) as reader:
+        assert len(reader.runs()) == 1
     with closing(sqlite3.connect(index, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         store.append(log(other_id := uuid4(), started(later=1)))
