@@ -1,0 +1,105 @@
+/** The record of the run that is shown: what the server has told of it so far, and what it tells while the run goes on. */
+import { batch, type Signal, signal } from "@preact/signals";
+import type { CallNode, Entry, Piece, RunHead, RunView } from "./views";
+
+export interface Record {
+  id: string;
+  nodes: CallNode[];
+  entries: Entry[];
+  head: Signal<RunHead>;
+  /** Rises with what is told, a few pieces at a time. */
+  version: Signal<number>;
+  /** Whether more is to come: the record is being read, or the run goes on. */
+  live: Signal<boolean>;
+  /** When the head was told, by this machine's clock. */
+  toldAt: number;
+}
+
+export function recordOf(view: RunView): Record {
+  const { nodes, story, ...head } = view;
+  const whole = story !== undefined;
+  return {
+    id: head.run.run_id,
+    nodes: numbered(nodes ?? []),
+    entries: story ?? [],
+    head: signal(head),
+    version: signal(0),
+    live: signal(!whole),
+    toldAt: Date.now(),
+  };
+}
+
+/** Returns calls with their places as numbers: of an exported page some may be left out. */
+export function numbered(nodes: readonly CallNode[]): CallNode[] {
+  const sorted = [...nodes].sort((one, other) => one.number - other.number);
+  const places = new Map(sorted.map((node, place) => [node.number, place]));
+  return sorted.map((node, place) => ({ ...node, number: place, parent: places.get(node.parent ?? -1) ?? null }));
+}
+
+/** Puts what a message says into a record. */
+export function take(record: Record, piece: Piece): void {
+  if (piece.anew) {
+    record.nodes.length = 0;
+    record.entries.length = 0;
+  }
+  for (const node of piece.nodes ?? []) record.nodes[node.number] = node;
+  record.entries.push(...(piece.entries ?? []));
+  if (piece.head) {
+    record.head.value = piece.head;
+    record.toldAt = Date.now();
+  }
+}
+
+/** Follows a run until it is over; the browser itself comes back with the last message's id when a connection broke. */
+export function follow(record: Record): () => void {
+  if (!record.live.value) return () => undefined;
+  const source = new EventSource(`api/runs/${encodeURIComponent(record.id)}/live`);
+  let timer = 0;
+  const draw = (): void => {
+    timer = 0;
+    record.version.value += 1;
+  };
+  source.onmessage = (message: MessageEvent<string>) => {
+    const piece = JSON.parse(message.data) as Piece;
+    if (!piece.head) {
+      take(record, piece);
+      timer ||= setTimeout(draw, pauseOf(record.nodes.length));
+      return;
+    }
+    // With a head all is drawn, once: what waits would be drawn again when the reader scrolls already.
+    clearTimeout(timer);
+    batch(() => {
+      take(record, piece);
+      draw();
+    });
+  };
+  source.addEventListener("over", () => {
+    source.close();
+    record.live.value = false;
+  });
+  return () => {
+    source.close();
+    clearTimeout(timer);
+  };
+}
+
+/** Returns for how many milliseconds what is told is gathered before it is drawn: a long record is drawn less often. */
+export function pauseOf(nodes: number): number {
+  return Math.min(2_000, nodes / 40);
+}
+
+/** Returns the present of a record: of a run that is followed, by how long ago its head was told. */
+export function presentOf(record: Record): number {
+  const head = record.head.value;
+  return head.run.status.kind === "running" && record.live.value ? head.now + (Date.now() - record.toldAt) : head.now;
+}
+
+/** Returns the call that an event ended. */
+export function nodeOf(nodes: readonly CallNode[], run: string, seq: number | null): CallNode | null {
+  if (seq === null) return null;
+  return nodes.find((node) => node.seq === seq && node.run_id === run && !isOpen(node)) ?? null;
+}
+
+export function isOpen(node: CallNode): boolean {
+  return (node.end ?? null) === null;
+}
