@@ -1,0 +1,1 @@
+"""Where in a trace the running code is."""
