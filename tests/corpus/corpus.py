@@ -1,9 +1,10 @@
 """The corpus of trajectories: what agents did, call by call, and what they show by the definitions of the docs.
 
-Two parts are generated, module by module for each kind of work, by simulated worlds that vary spelling, ids, order,
-times and noise: ``seen_kinds``, which the detectors were tuned on, and ``unseen_kinds``, whose authors had read neither
-the detectors nor the other part. Only totals of the unseen part are printed; a trajectory of it that somebody has
-looked at in order to change a detector moves to the seen part.
+Five parts are generated, module by module for each kind of work, by simulated worlds that vary spelling, ids, order,
+times and noise: ``seen_kinds``, ``seen_more`` and ``seen_third``, which the detectors were tuned on, and
+``unseen_kinds`` and ``fresh_kinds``, whose authors had read neither the detectors nor the other parts. ``seen_more`` is
+by another author than ``seen_kinds``, ``seen_third`` by one who had read neither. Only totals of the unseen parts are
+printed; a trajectory of them that somebody has looked at in order to change a detector moves to a seen part.
 
 Every ``*.json`` beside this module holds trajectories made by hand, one call a line: ``[tool, arguments, result,
 succeeded, at]``. ``tuning`` and ``held_out`` were written with the first detectors; ``recorded`` are real runs of the
@@ -24,7 +25,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -39,7 +40,7 @@ from watchkeeper.oversight.sources import Source
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import FeedbackContext, FeedbackProviderConfig, ObserverContext, ObserverTrigger
 from watchkeeper.prompt.trajectory import Trajectory
-from watchkeeper.runtime.events import SourceRan
+from watchkeeper.runtime.advice_events import SourceRan
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import ToolResult
@@ -47,10 +48,13 @@ from watchkeeper.tools.values import ToolResult
 FOLDER: Final = Path(__file__).parent
 BEGAN: Final = datetime(2026, 3, 1, 9, 0, tzinfo=UTC)
 BY_HAND: Final = ("tuning", "held_out", "recorded")
-PARTS: Final = ("seen_kinds", "unseen_kinds")
+PARTS: Final = ("seen_kinds", "seen_more", "seen_third", "unseen_kinds", "fresh_kinds")
+UNSEEN: Final = PARTS[3:]
+"""The parts that nobody tuned to. The second is the younger one: no detector was scored on it while it was written."""
+
 SEED: Final = 20261123
-A_KIND: Final = 60
-"""How many trajectories of each kind of work are generated."""
+A_KIND: Final = {"seen_kinds": 30, "seen_more": 15, "seen_third": 8, "unseen_kinds": 60, "fresh_kinds": 40}
+"""How many trajectories of each kind of work are generated, by part."""
 
 Detector = StallDetector | ErrorCascadeDetector | DriftDetector
 
@@ -70,12 +74,12 @@ def load(name: str) -> list[Trace]:
     return msgspec.json.decode((FOLDER / f"{name}.json").read_bytes(), type=list[Trace])
 
 
-def generated(part: str, a_kind: int = A_KIND, seed: int = SEED) -> Mapping[str, list[Trace]]:
+def generated(part: str, a_kind: int | None = None, seed: int = SEED) -> Mapping[str, list[Trace]]:
     """Return the trajectories of a generated part, by kind of work.
 
     Args:
         part: One of `PARTS`.
-        a_kind: How many of each kind.
+        a_kind: How many of each kind; None for as many as `A_KIND` says.
         seed: Of the generators; each kind has a generator of random numbers of its own.
     """
     package = importlib.import_module(f"tests.corpus.{part}")
@@ -84,7 +88,7 @@ def generated(part: str, a_kind: int = A_KIND, seed: int = SEED) -> Mapping[str,
         kind = importlib.import_module(f"{package.__name__}.{module.name}")
         if hasattr(kind, "trajectories"):
             rng = random.Random(f"{seed} {module.name}")
-            found[module.name] = list(islice(kind.trajectories(rng), a_kind))
+            found[module.name] = list(islice(kind.trajectories(rng), a_kind or A_KIND[part]))
     return found
 
 
@@ -179,30 +183,44 @@ def first_words(trace: Trace, turn: int = 1) -> Mapping[Label, int]:
 # --- baselines --------------------------------------------------------------------------------------------------------
 
 
-def same_three_times(calls: Sequence[TracedCall], task: str) -> bool:
+PLACE: Final = re.compile(r"[\w.~-]*(?:[/\\][\w.@~-]+)+")
+
+
+class Plain(NamedTuple):
+    """A call as the baselines see it: all that it is, whether it went well, and the paths in its arguments."""
+
+    whole: tuple[str, str, str]
+    success: bool
+    places: Sequence[str]
+
+
+def plain(call: TracedCall) -> Plain:
+    """Return a call as the baselines see it."""
+    ordered, sent = json.dumps(call.arguments, sort_keys=True), json.dumps(call.arguments)
+    return Plain((call.tool, ordered, call.result), call.success, PLACE.findall(sent))
+
+
+def same_three_times(calls: Sequence[Plain], task: str) -> bool:
     """Whether the last three calls are equal, results included."""
-    newest = [(call.tool, json.dumps(call.arguments, sort_keys=True), call.result) for call in calls[-3:]]
+    newest = [call.whole for call in calls[-3:]]
     return len(newest) == 3 and len(set(newest)) == 1
 
 
-def three_failures(calls: Sequence[TracedCall], task: str) -> bool:
+def three_failures(calls: Sequence[Plain], task: str) -> bool:
     """Whether the last three calls failed."""
     return len(calls) >= 3 and not any(call.success for call in calls[-3:])
 
 
-PLACE: Final = re.compile(r"[\w.~-]*(?:[/\\][\w.@~-]+)+")
-
-
-def five_of_eight_outside(calls: Sequence[TracedCall], task: str) -> bool:
+def five_of_eight_outside(calls: Sequence[Plain], task: str) -> bool:
     """Whether five of the last eight calls with paths have only paths in folders that the task does not name."""
     home = {place.replace("\\", "/").rpartition("/")[0] for place in PLACE.findall(task)} - {""}
-    with_paths = [places for call in calls[-24:] if (places := PLACE.findall(json.dumps(call.arguments)))][-8:]
+    with_paths = [call.places for call in calls[-24:] if call.places][-8:]
     if not home or len(with_paths) < 8:
         return False
     return sum(not any(folder in place for place in places for folder in home) for places in with_paths) >= 5
 
 
-BASELINES: Final[dict[Label, Callable[[Sequence[TracedCall], str], bool]]] = {
+BASELINES: Final[dict[Label, Callable[[Sequence[Plain], str], bool]]] = {
     "stalled": same_three_times,
     "cascading": three_failures,
     "drifting": five_of_eight_outside,
@@ -213,9 +231,10 @@ BASELINES: Final[dict[Label, Callable[[Sequence[TracedCall], str], bool]]] = {
 def baseline_words(trace: Trace, turn: int = 1) -> Mapping[Label, int]:
     """Return what `first_words` returns, of the baselines."""
     first: dict[Label, int] = {}
-    for number in range(1, len(trace.calls) + 1):
+    calls = [plain(call) for call in trace.calls]
+    for number in range(1, len(calls) + 1):
         for label, rule in BASELINES.items():
-            if label not in first and rule(trace.calls[:number], trace.task):
+            if label not in first and rule(calls[max(0, number - 24) : number], trace.task):
                 first[label] = number
     return first
 
@@ -236,7 +255,7 @@ class _Asked:
         return None
 
 
-QUESTIONED: Final = ObserverTrigger(on_suspicion=True, every_n_calls=25)
+QUESTIONED: Final = ObserverTrigger(on_suspicion=True, every_n_calls=21)
 """When a judge is asked: as docs/oversight.md recommends it."""
 
 REACHED_WITHIN: Final = 10
@@ -421,24 +440,34 @@ def interval(right: int, of: int, z: float = 1.96) -> tuple[float, float]:
     return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
 
 
-def table(parts: Mapping[str, Sequence[Trace]], *, baselines: bool = False) -> str:
+def table(
+    parts: Mapping[str, Sequence[Trace]],
+    *,
+    baselines: bool = False,
+    words: Words = first_words,
+    plain: Words | None = None,
+) -> str:
     """Return how good the detectors are, as a table in markdown.
 
     Args:
         parts: Trajectories by the name of their part.
         baselines: Whether each detector has its baseline in the row below.
+        words: When the detectors first speak.
+        plain: When the baselines do; None to find out.
     """
     lines = [
         "| detector | part | labelled | found | false alarms | precision | recall | calls until found |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    done = {part: scores(traces) for part, traces in parts.items()}
-    plain = {part: scores(traces, words=baseline_words) for part, traces in parts.items()} if baselines else {}
+    done = {part: scores(traces, words=words) for part, traces in parts.items()}
+    simple = (
+        {part: scores(traces, words=plain or baseline_words) for part, traces in parts.items()} if baselines else {}
+    )
     for label, detector in DETECTORS.items():
         for part in parts:
             lines.append(_row(f"`{type(detector).__name__}`", part, done[part][label]))
             if baselines:
-                lines.append(_row(BASELINES[label].__name__.replace("_", " "), part, plain[part][label]))
+                lines.append(_row(BASELINES[label].__name__.replace("_", " "), part, simple[part][label]))
     return "\n".join(lines)
 
 

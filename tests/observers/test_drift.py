@@ -1,313 +1,259 @@
-"""When the agent has left its task's folders, and when it has good reason to be elsewhere."""
+"""When the agent has left what its task names, and when it has good reason to be elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.corpus.corpus import ask, event_of
+from tests.corpus.corpus import ask, ask_once, event_of
 from tests.corpus.trace import TracedCall
 from watchkeeper.core.errors import ObserverError
-from watchkeeper.observers.drift import (
-    DEEPEST,
-    MOST_FOLDERS,
-    DriftDetector,
-    at_most,
-    belongs,
-    early_paths,
-    folder_of,
-    home_of,
-    is_inside,
-    is_placed,
-    surroundings,
-    words_of,
-)
+from watchkeeper.observers.drift import DriftDetector
+from watchkeeper.observers.drift.home import OTHER_ID, SIBLING, STRONG, UNKNOWN, WEAK, Thing, grade, home_of
+from watchkeeper.observers.drift.home import touched as touched_by
+from watchkeeper.observers.questions import arguments_of
 from watchkeeper.prompt.observer import ObserverContext
-from watchkeeper.prompt.trajectory import FIRST_PATHS, PATHS_OF_A_CALL, Trajectory
+from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
 
 DRIFT = DriftDetector()
-TASK = "Refunds fail in src/payments/refund.py. Find out why."
+TASK = "Refunds fail in src/payments/. Find out why."
 
 
-def at(*paths: str) -> list[TracedCall]:
-    """Return a call for each path."""
-    return [TracedCall("read", {"path": path}, "text") for path in paths]
+def at(*paths: str, result: str = "these are the lines of the file", key: str = "path") -> list[TracedCall]:
+    """Return a look for each path."""
+    return [TracedCall("read", {key: path}, result) for path in paths]
+
+
+def edits(*paths: str) -> list[TracedCall]:
+    """Return a change for each path."""
+    return [TracedCall("edit", {"path": path, "old_string": "a", "new_string": "b"}, "ok") for path in paths]
 
 
 def far(count: int, folder: str = "www/styles") -> list[TracedCall]:
-    """Return calls somewhere else."""
-    return at(*(f"{folder}/f{number}.css" for number in range(count)))
+    """Return looks somewhere else."""
+    return at(*(f"{folder}/file{number}.css" for number in range(count)))
 
 
 HOME = at("src/payments/refund.py", "src/payments/gateway.py", "tests/payments/test_refund.py")
 
 
 @pytest.mark.spec("TO-015")
-def test_work_outside_the_tasks_folders_is_drift() -> None:
-    said = ask(DRIFT, [*HOME, *far(10)], TASK)
+def test_looks_outside_of_what_the_task_names_are_drift() -> None:
+    said = ask(DRIFT, [*HOME * 4, *far(8)], TASK)
     assert said is not None
     assert (said.observer_name, said.severity) == ("Drift", "warning")
-    assert said.summary == (
-        "Your task is about src/payments; 10 of the last 10 calls with paths worked outside it, mostly in www/styles."
-    )
+    assert said.summary.startswith("Your task names src/payments; 8 of the last 8 calls that touch such things")
+    assert "www/styles/file0" in said.summary
     (seen,) = said.observations
-    assert (seen.category, seen.description) == ("drift", "10 calls outside the task's paths")
+    assert (seen.category, seen.description) == ("drift", "8 calls outside the task")
     assert seen.evidence is not None
-    assert seen.evidence.splitlines()[:4] == [
-        *(f"#{number} read(path='www/styles/f{number - 4}.css')" for number in (4, 5, 6)),
-        "... 4 more ...",
-    ]
+    assert seen.evidence.startswith("#13 read(path='www/styles/file0.css')")
     assert said.suggestions == ("Go back to the task, or say why this work is needed for it.",)
 
 
 @pytest.mark.spec("TO-015")
-@pytest.mark.parametrize(("count", "severity"), [(7, None), (8, "caution"), (9, "caution"), (10, "warning")])
-def test_a_short_excursion_is_none(count: int, severity: str | None) -> None:
-    said = ask(DRIFT, [*HOME * 3, *far(count)], TASK)
+@pytest.mark.parametrize(("count", "severity"), [(4, None), (5, "caution"), (7, "caution"), (8, "warning")])
+def test_five_of_eight_looks_outside_are_drift(count: int, severity: str | None) -> None:
+    said = ask(DRIFT, [*HOME * 4, *far(count)], TASK)
     assert (said and said.severity) == severity
 
 
-def test_calls_without_paths_say_nothing() -> None:
-    quiet = [TracedCall("think", {"text": "hm"}, "ok"), *at("README.md", "Makefile", "./setup.cfg")]
-    mixed = [call for each in far(10) for call in (each, *quiet[:2])]
-    assert ask(DRIFT, [*HOME, *mixed], TASK) is not None
+def test_three_changes_outside_are_drift_even_between_work_inside() -> None:
+    there = edits("www/a.css", "www/b.css", "www/c.css")
+    assert ask(DRIFT, [*HOME, there[0], HOME[0], there[1], HOME[1]], TASK) is None
+    assert ask(DRIFT, [*HOME, there[0], HOME[0], there[1], HOME[1], there[2]], TASK) is not None
+
+
+def test_looking_around_at_the_beginning_is_none() -> None:
+    assert ask(DRIFT, [*HOME, *far(7)], TASK) is None
+    assert ask(DRIFT, [*HOME, *far(9)], TASK) is not None
+
+
+def test_work_that_was_never_inside_is_not_judged() -> None:
+    assert ask(DRIFT, far(30), TASK) is None
+
+
+def test_calls_that_touch_nothing_do_not_count() -> None:
+    quiet = [TracedCall("think", {"thought": "hm"}, "ok"), *at("README.md", "Makefile")]
+    assert ask(DRIFT, [*HOME * 4, *(call for each in far(8) for call in (*quiet, each))], TASK) is not None
     assert ask(DRIFT, [*HOME, *quiet * 20], TASK) is None
-    assert ask(DRIFT, [TracedCall("think", {}, "ok")] * 30, TASK) is None
 
 
 def test_the_way_home_ends_it() -> None:
-    assert ask(DRIFT, [*HOME, *far(30), *HOME], TASK) is None
+    assert ask(DRIFT, [*HOME * 4, *far(20), *HOME], TASK) is None
+
+
+def test_what_was_found_within_a_turn_is_told_after_it() -> None:
+    calls = [*HOME * 4, *far(6), *HOME]
+    assert ask_once(DRIFT, calls, TASK) is not None
 
 
 @pytest.mark.parametrize(
-    "task",
+    ("task", "inside", "outside"),
     [
-        "Tidy the client/server and/or read/write code of 12/03/2026.",
-        "See https://example.org/src/payments/refund.py and www.example.org/a/b.html",
-        "Write what you find to out/report.md",
-        "Do it",
-        "",
+        (
+            "Docket 803: add the stamps.",
+            "http://law.example/v3/dockets/803/pages/{}",
+            "http://law.example/v3/dockets/8{}4/pages/1",
+        ),
+        ("Why is the feed of mobile-api slow?", {"service": "mobile-api", "page": "{}"}, {"service": "pay{}-gateway"}),
+        ("Invoice INV-1200 is wrong.", {"doc": "INV-1200", "page": "{}"}, {"doc": "INV-13{}"}),
+        ("Tidy the space 'garden rules'.", {"space": "Garden rules", "page": "{}"}, {"space": "Harbour {}"}),
+        ("Make ferry.push.Sender safe.", "ferry.push.Sender", "ferry.login.Pin{}Store"),
+        ("Count the rows of visits.", {"sql": "select {} from visits"}, {"sql": "select a from salaries{}"}),
+        (
+            "Repair deploy/digest in feed.",
+            {"cmd": "kubectl -n feed logs deploy/digest"},
+            {"cmd": "kubectl logs deploy/mail{}"},
+        ),
     ],
 )
-def test_what_is_no_path_of_the_task_does_not_tie_the_agent_down(task: str) -> None:
-    assert ask(DRIFT, at(*(f"engine/loop/f{number}.c" for number in range(30))), task) is None
+def test_things_of_any_kind_are_compared_with_those_that_the_task_names(task: str, inside: Any, outside: Any) -> None:
+    def calls(form: Any, count: int) -> list[TracedCall]:
+        text = json.dumps(form if isinstance(form, dict) else {"at": form})
+        each = [json.loads(text.replace("{}", str(number))) for number in range(count)]
+        return [TracedCall("tool", params, f"row {at} of it, as it stands") for at, params in enumerate(each)]
+
+    assert ask(DRIFT, calls(inside, 30), task) is None
+    assert ask(DRIFT, [*calls(inside, 12), *calls(outside, 8)], task) is not None
 
 
-def test_without_named_paths_the_surroundings_of_the_first_calls_stand_for_the_task() -> None:
-    first = at(*(f"web/login/{name}.ts" for name in "abcde"))
-    beside = at(*(f"web/cart/{number}.ts" for number in range(20)))
-    assert ask(DRIFT, [*first, *beside], "Repair it.") is None
-    said = ask(DRIFT, [*first, *far(10, "infra/dns")], "Repair it.")
-    assert said is not None
-    assert said.summary.startswith("Your task is about web; 10 of the last 10")
-    assert ask(DRIFT, [*at("a/x.c", "b/y.c", "c/z.c", "d/v.c", "e/w.c"), *far(20)], "Repair it.") is None
+def test_what_an_inside_file_imports_is_inside() -> None:
+    shared = [f"lib/shared/part{number}.py" for number in range(12)]
+    imports = "\n".join(f"from lib.shared import part{number}" for number in range(12))
+    known = at("src/payments/refund.py", result=imports)
+    assert ask(DRIFT, [*HOME * 4, *known, *edits(*shared)], TASK) is None
+    assert ask(DRIFT, [*HOME * 4, *edits(*shared)], TASK) is not None
 
 
-def test_how_many_first_calls_stand_for_it_can_be_said() -> None:
-    calls = [*at("web/a.ts", "web/b.ts"), *far(20, "infra/dns")]
-    assert ask(DRIFT, calls, "Repair it.") is None
-    assert ask(DriftDetector(first=2), calls, "Repair it.") is not None
+def test_a_list_makes_no_siblings_inside() -> None:
+    names = "\n".join(f"www/styles/file{number}.css" for number in range(9))
+    listed = TracedCall("list", {"path": "src/payments"}, names)
+    assert ask(DRIFT, [*HOME * 4, listed, *far(8)], TASK) is not None
 
 
-def test_given_paths_alone_count() -> None:
-    detector = DriftDetector(paths=["lib/core", "bin/tool.sh"], name="Scope")
-    assert detector.paths == ("lib/core", "bin/tool.sh")
-    said = ask(detector, HOME * 4, TASK.replace("Refunds", "They").replace("refund", "it").replace("payments", "x"))
+def test_what_a_failed_check_names_is_inside() -> None:
+    red = TracedCall(
+        "test", {}, "\n".join(f"FAILED www/styles/file{number}.css: expected 3" for number in range(9)), False
+    )
+    assert ask(DRIFT, [*HOME * 4, red, *far(8)], TASK) is None
+
+
+def test_the_text_of_a_ticket_tells_the_task() -> None:
+    ticket = TracedCall("get", {"key": "UI-7"}, "UI-7: the refund screens of payments flicker")
+    work = [ticket, *HOME * 4]
+    assert ask(DRIFT, [*work, *edits("www/a.css", "www/b.css", "www/c.css")], "Work on UI-7.") is not None
+    assert ask(DRIFT, work, "Work on UI-7.") is None
+
+
+@pytest.mark.parametrize("task", ["Rename colour to color in the whole repository.", "Do it", "", "Look around."])
+def test_a_task_that_names_nothing_or_everything_has_no_outside(task: str) -> None:
+    calls = at(*(f"part{number}/loop/f{number}.c" for number in range(30)))
+    assert ask(DRIFT, calls, task) is None
+
+
+def test_looks_at_one_thing_elsewhere_are_waiting() -> None:
+    assert ask(DRIFT, [*HOME * 4, *at(*["jobs/queue/state.txt"] * 12)], TASK) is None
+
+
+def test_a_look_that_finds_nothing_touches_nothing() -> None:
+    assert (
+        ask(DRIFT, [*HOME * 4, *at(*(f"www/f{number}.css" for number in range(9)), result="no such file")], TASK)
+        is None
+    )
+
+
+@pytest.mark.parametrize("given", [["src/auth/**"], ["/srv/src/auth"], ["src/auth/", "docs/*.md"], ["src/*/login.py"]])
+def test_given_paths_and_globs_alone_count(given: list[str]) -> None:
+    detector = DriftDetector(paths=given, name="Scope")
+    home = at("src/auth/login.py", "src/auth/login.py", "/srv/src/auth/login.py", "src")
+    assert ask(detector, home * 5, TASK) is None
+    said = ask(detector, [*home * 3, *HOME * 3], TASK)
     assert said is not None
     assert said.observer_name == "Scope"
-    assert said.summary.startswith("Your task is about bin, lib/core; 10 of the last 10")
-    assert ask(detector, at(*["lib/core/x/y.c"] * 20), TASK) is None
-    assert DriftDetector(paths=["README.md", "src/"]).paths == ("README.md", "src/"), "one folder is enough"
+    assert said.summary.startswith(f"Your task names {given[0]}")
+    assert detector.paths == tuple(given)
+
+
+def test_what_a_task_names_is_found_in_the_parts_of_a_thing() -> None:
+    home = home_of((), "Fix src/api/orders.py for customers, see BK-12 and page 7, but not SettingsScreen.")
+    assert grade(home, "orders") == STRONG
+    assert grade(home, "customer_list") == WEAK
+    assert (grade(home, "BK12"), grade(home, "BK-13")) == (STRONG, OTHER_ID)
+    assert (grade(home, "7", "pages"), grade(home, "8", "pages")) == (STRONG, OTHER_ID)
+    assert (grade(home, "src"), grade(home, "invoices"), grade(home, "orders-old")) == (UNKNOWN, UNKNOWN, OTHER_ID)
+    assert grade(home_of((), "Wash P7."), "P8") == SIBLING
+
+
+def touched(params: Any) -> list[Thing]:
+    """Return what a call with these arguments touches."""
+    return touched_by(params if isinstance(params, str) else arguments_of(params))
+
+
+def things(params: Any) -> list[tuple[str, tuple[str, ...]]]:
+    """Return what arguments touch, without the rest."""
+    return [(thing.role, thing.parts) for thing in touched(params)]
+
+
+def test_a_call_touches_what_its_arguments_name_whatever_they_are_called() -> None:
+    assert things({"anything": "src/a/b.py", "content": "x/y.py", "limit": 5}) == [("path", ("src", "a", "b"))]
+    assert things({"cmd": "cd src && cat a.py > out/b.txt"}) == [("path", ("src", "a")), ("path", ("src", "out", "b"))]
+    assert things('{"node": {"service": "mail"}}') == [("service", ("mail",))]
+    assert things({"input": "*** Update File: a/b.c\n-x\n+y"}) == [("path", ("a", "b"))]
+    assert things({"q": "SELECT a FROM x.orders"}) == [("table", ("x", "orders"))]
+    assert ("url", ("host", "a", "7")) in things({"to": "https://host/a/7?x=1"})
+    assert touched({}) == touched({"a": None}) == touched({"a": ""}) == []
+    assert touched({"input": "+++ b/src/x.py\n"}) == [Thing("path", ("src", "x"), written=True)]
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "src/payments/models.py",
-        "src/payments/sub/x.py",
-        "/workspace/src/payments/x.py",
-        "src",
-        "src/",
-        "tests/payment/test_x.py",
-        "web/RefundButton.tsx",
-        "src\\payments\\x.py",
-    ],
+    "piece", ["a", "1", "+", "~", "/", ".", "a/", "C:", "://", "A", " ", "\\", "-@", "a1 ", "'", "x,"]
 )
-def test_a_path_belongs_by_its_place_or_by_a_word_of_the_task(path: str) -> None:
-    assert belongs(path, home_of((), TASK, ("src/payments/refund.py",)))
+def test_hostile_texts_of_megabytes_are_read_at_once(piece: str) -> None:
+    text = piece * (1_000_000 // len(piece))
+    calls = [*HOME, TracedCall("sh", {"cmd": text, "path": text}, text), TracedCall("x", text, text)]
+    began = time.process_time()
+    ask(DRIFT, calls, text)
+    assert time.process_time() - began < 5
 
 
-@pytest.mark.parametrize("path", ["src/orders/x.py", "www/f.css", "/etc/hosts", "docs/find.md.d/x", "lib/why/x.c"])
-def test_other_paths_do_not(path: str) -> None:
-    task = "Look in src/payments/refund.py"
-    assert not belongs(path, home_of((), task, ("src/payments/refund.py",)))
+def test_what_is_kept_is_bounded_and_costs_the_same_at_any_length() -> None:
+    session, trajectory = Session(), Trajectory()
+    context = ObserverContext(session, trajectory=trajectory, task=TASK)
+
+    def run(first: int, count: int) -> float:
+        began = time.process_time()
+        for number in range(first, first + count):
+            params = {
+                f"key{number}": f"value{number}",
+                "path": f"{'src/payments' if number % 2 else f'd{number}/e'}/f{number}.py",
+            }
+            event = event_of(TracedCall("read", params, f"text {number} " * 50), number + 1)
+            session.dispatch(event)
+            trajectory.add(event)
+            DRIFT.should_run(session, context=context)
+        return time.process_time() - began
+
+    early = run(0, 600)
+    run(600, 1200)
+    assert run(1800, 600) < 3 * early + 0.5
 
 
-@pytest.mark.parametrize(
-    ("path", "folder"),
-    [
-        ("src/a.py", ("src",)),
-        ("src/pkg", ("src", "pkg")),
-        ("src/v1.2/", ("src", "v1.2")),
-        ("/srv/x/", ("srv", "x")),
-        ("./a.py", ()),
-        ("", ()),
-        (".", ()),
-        ("~/notes/x.md", ("notes",)),
-        ("C:\\data\\birds\\may.csv", ("C:", "data", "birds")),
-        (".github/workflows", (".github", "workflows")),
-        (".env", (".env",)),
-    ],
-)
-def test_the_folder_that_a_path_stands_for(path: str, folder: tuple[str, ...]) -> None:
-    assert folder_of(path) == folder
-
-
-@pytest.mark.parametrize(
-    ("task", "named"),
-    [
-        ("Fix `src/a/b.py` and ./lib/c, please.", {("src", "a"), ("lib", "c")}),
-        ("in C:\\surveys\\birds and ~/notes/", {("C:", "surveys", "birds"), ("notes",)}),
-        ("From ../ and ./ to src/a/b.py", {("src", "a")}),
-        ("look at /srv/app/logs.", {("srv", "app", "logs")}),
-        ("https://example.org/a/b and e.g. Node.js", set[tuple[str, ...]]()),
-    ],
-)
-def test_paths_are_found_in_a_text(task: str, named: set[tuple[str, ...]]) -> None:
-    assert home_of((), task, ()).folders == named
-
-
-@pytest.mark.parametrize(
-    ("path", "placed"),
-    [("a/b", True), ("a\\b.py", True), ("/etc/x", True), (".git/x", True), ("Makefile", False), ("./a.py", False)]
-    + [(path, False) for path in ("", ".", "..", "/", "src/", "~/x.md")],
-)
-def test_a_bare_name_at_the_top_is_no_place(path: str, placed: bool) -> None:
-    assert is_placed(path) is placed
-
-
-@pytest.mark.parametrize("piece", ["a", "1", "+", "~", "/", ".", "a/", "C:", "://", "A", " ", "\\", "-@"])
-def test_a_task_of_megabytes_is_read_at_once(piece: str) -> None:
-    said = ask(DRIFT, [*HOME, *far(10)], piece * 300_000)
-    assert said is None or len(said.summary) < 500
-
-
-def test_words_of_a_path_say_something() -> None:
-    assert words_of("src/UserProfiles/index_of_orders.test.ts") == {"profile", "order"}
-    assert words_of("glass/of/tea.txt") == {"glass", "tea"}
-
-
-def test_the_surroundings_of_folders() -> None:
-    assert surroundings([]) == set()
-    assert surroundings([("a", "b", "c")]) == {("a", "b")}
-    assert surroundings([("a", "b"), ("a", "c")]) == {("a",)}
-    assert surroundings([("a",), ("b",)]) == set()
-    assert surroundings([(), ("b",)]) == set()
-
-
-@given(st.lists(st.text("ab./\\~ :", max_size=12), max_size=30), st.text("ab./\\ ", max_size=40))
+@given(st.lists(st.text("ab./\\~ :", max_size=12), max_size=30), st.text("ab./\\ 1-", max_size=40))
 def test_no_path_and_no_task_is_too_strange(paths: list[str], task: str) -> None:
     said = ask(DRIFT, at(*paths), task)
     assert said is None or said.observations[0].evidence
 
 
-def test_of_very_many_places_those_above_them_are_the_tasks() -> None:
-    files = [f"src/mod{number}/deep/file.py" for number in range(1000)]
-    home = home_of((), "Tidy:\n" + "\n".join(files), ())
-    assert home.folders == {("src",)}
-    few = {("src", "a"), ("src", "b", "c"), ("lib",)}
-    assert at_most(3, few) == few
-    assert at_most(2, few) == {("src",), ("lib",)}
-    assert at_most(1, few) == at_most(1, set()) == set()
-    assert at_most(5, {("a",) * 500}) == {("a",) * DEEPEST}
-    everywhere = "Tidy:\n" + "\n".join(f"{folder}/x.py" for folder in names(60))
-    assert not home_of((), everywhere, ("there/all/a.py",)).folders
-    assert ask(DRIFT, [*at("aa/x.py"), *far(20)], everywhere) is None
-    assert DriftDetector(paths=[f"{folder}/x" for folder in names(50)] * 2)
-
-
-def names(count: int) -> list[str]:
-    """Return names of folders."""
-    return [f"{chr(97 + number // 26)}{chr(97 + number % 26)}" for number in range(count)]
-
-
-@given(st.sets(st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(tuple), max_size=20), st.integers(1, 9))
-def test_fewer_folders_hold_all_that_the_many_held(folders: set[tuple[str, ...]], most: int) -> None:
-    fewer = at_most(most, folders)
-    assert len(fewer) <= most
-    assert not fewer or all(any(folder[: len(above)] == above for above in fewer) for folder in folders)
-    assert folders != fewer or len(folders) <= most
-
-
-def far_away(number: int) -> dict[str, Any]:
-    """Return arguments of a call elsewhere."""
-    return {"path": f"zz{number}/qq/y.txt"}
-
-
-def ever_more(number: int) -> dict[str, Any]:
-    """Return arguments with thousands of paths: of the first calls in one folder, and then elsewhere."""
-    return {"paths": [f"{'src' if number < 20 else f'out{number}'}/a/{each}.py" for each in range(2000)]}
-
-
-@pytest.mark.parametrize(
-    ("task", "params"),
-    [
-        ("Tidy:\n" + "\n".join(f"src/m{n}/d{n}/f{n}.py" for n in range(1000)), far_away),
-        ("Do it.", ever_more),
-    ],
-    ids=["a task with a thousand paths", "calls with thousands of paths"],
-)
-def test_what_is_looked_at_is_bounded(task: str, params: Callable[[int], dict[str, Any]]) -> None:
-    session, trajectory = Session(), Trajectory()
-    context = ObserverContext(session, trajectory=trajectory, task=task)
-    for number in range(40):
-        trajectory.add(event_of(TracedCall("read", params(number), "text"), number))
-    assert DRIFT.should_run(session, context=context)
-    home = home_of((), task, early_paths(trajectory.first_paths, DRIFT.first))
-    assert len(home.each) == len(home.begins) == len(home.folders) <= MOST_FOLDERS
-    assert len(early_paths(trajectory.first_paths, DRIFT.first)) <= FIRST_PATHS
-    assert all(len(call.paths) <= PATHS_OF_A_CALL for call in trajectory.recent(40))
-    looks = is_inside.cache_info().misses
-    assert DRIFT.should_run(session, context=context)
-    assert is_inside.cache_info().misses == looks, "a call is judged once"
-
-
 @given(st.lists(st.sampled_from(["src/payments/a.py", "tests/payments/b.py", "README.md"]), max_size=40))
 def test_it_never_speaks_of_work_where_the_task_is(paths: list[str]) -> None:
     assert ask(DRIFT, at(*paths), TASK) is None
-
-
-def test_it_is_asked_once_enough_calls_went_elsewhere() -> None:
-    session, trajectory = Session(), Trajectory()
-    context = ObserverContext(session, trajectory=trajectory, task=TASK)
-    wanted: list[bool] = []
-    for number, call in enumerate([*HOME, *far(7), TracedCall("look", {}, "ok"), *far(3)], 1):
-        trajectory.add(event_of(call, number))
-        wanted.append(DRIFT.should_run(session, context=context))
-    assert wanted.index(True) == 11
-    assert all(wanted[11:])
-
-
-@given(st.lists(st.sampled_from(["src/payments/a.py", "www/b.css", "top.md", ""]), max_size=40), st.booleans())
-def test_it_is_asked_exactly_where_it_speaks(paths: list[str], named: bool) -> None:
-    session, trajectory = Session(), Trajectory()
-    for number, call in enumerate(at(*paths), 1):
-        trajectory.add(event_of(call, number))
-        session.dispatch(event_of(call, number))
-    context = ObserverContext(session, trajectory=trajectory, task=TASK if named else "Look around.")
-    spoke = DRIFT.observe(session, context=context) is not None
-    assert DRIFT.should_run(session, context=context) is (spoke and len([path for path in paths if path]) >= 10)
-
-
-def test_only_the_beginning_of_a_long_task_is_read_for_its_place() -> None:
-    mentioned = "Look into www/styles, too."
-    assert ask(DRIFT, [*HOME, *far(10)], f"{TASK} {mentioned}") is None
-    assert ask(DRIFT, [*HOME, *far(10)], f"{TASK} {'x ' * 25_000} {mentioned}") is not None
 
 
 @pytest.mark.parametrize(
@@ -317,11 +263,10 @@ def test_only_the_beginning_of_a_long_task_is_read_for_its_place() -> None:
         ({"paths": 3}, r"DriftDetector\(paths=3\) must be a list"),
         ({"paths": ["src", ""]}, r"must be a list of paths; '' is no path"),
         ({"paths": ["src", 3]}, r"must be a list of paths; 3 is no path"),
-        ({"paths": ["main.py"]}, r"'main.py' names no folder, so nothing could lie outside of it; give folders"),
-        *(({"paths": ["src/", path]}, "names no folder") for path in (".", "/", "./", "~", "..", "../..", " / ", "\\")),
-        ({"paths": [f"part{number}/" for number in range(60)]}, r"names 60 folders at the top; .* at most 50"),
+        *(({"paths": ["src/", path]}, "names no folder") for path in (".", "/", "./", "~", "..", "../..", " / ", "**")),
         ({"window": 2}, r"window=2\) must be a whole number from 3 to 200"),
         ({"first": 0}, r"first=0\) must be a whole number from 1 to 20"),
+        ({"changes": 0}, r"changes=0\) must be a whole number of at least 1"),
         ({"outside": 1.0}, r"outside=1.0"),
         ({"name": None}, r"name=None"),
     ],
@@ -329,3 +274,7 @@ def test_only_the_beginning_of_a_long_task_is_read_for_its_place() -> None:
 def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ObserverError, match=said):
         DriftDetector(**fields)
+
+
+def test_a_number_with_punctuation_is_compared_by_its_digits() -> None:
+    assert grade(home_of((), "retime route 12"), ":12", "route") == STRONG

@@ -314,3 +314,60 @@ def test_messages_with_the_word_that_matters_in_common_have_one_cause(messages: 
 def test_four_missing_pages_of_one_host_are_four_causes() -> None:
     pages = [bad("404 page not found", "fetch", url=f"https://x.example/{word}") for word in ("a1", "b2", "c3", "d4")]
     assert spoke(pages) == []
+
+
+def test_an_answer_that_was_a_failure_once_is_one_wherever_it_is_called_a_success() -> None:
+    answers = ["owner is root"] * 4
+    assert not spoke([good(answer, "put", path=f"{place}.x") for place, answer in enumerate(answers)])
+    calls = [good(answer, "put", path=f"{place}.x") for place, answer in enumerate(answers)]
+    calls[2] = bad("owner is root", "put", path="2.x")
+    assert spoke(calls) == [4]
+
+
+def test_a_change_that_names_what_the_message_named_is_a_repair() -> None:
+    names = ("respx", "orjson", "httpx", "numpy", "pandas")
+    missing = [bad(f"ImportError: No module named '{name}'", "sh", cmd="pytest -q tests") for name in names]
+    repairs = [good("installed", "sh", cmd=f"pip install {name}") for name in names]
+    assert not spoke([call for pair in zip(missing, repairs, strict=True) for call in pair])
+    assert spoke([missing[0], good("ok"), missing[0], good("ok"), missing[0], missing[0]]) == [6]
+
+
+def test_one_action_that_fails_under_several_messages_fails_of_one_cause() -> None:
+    messages = ("host not responding", "line dropped - reconnect", "session lost", "host not responding")
+    calls = [bad(message, "terminal", line=f"TRK {place}") for place, message in enumerate(messages)]
+    assert spoke([call for each in calls for call in (each, good("saved", "note", text="later"))]) == [7]
+
+
+def test_a_doubtful_answer_counts_beside_certain_ones_only() -> None:
+    def put(answer: str, number: int) -> TracedCall:
+        return good(answer, "put", node=number)
+
+    doubtful = [put("font not there, text left as it was", number) for number in range(4)]
+    assert not spoke(doubtful)
+    certain = [bad("unloaded font", "put", node=7), bad("unloaded font", "put", node=8)]
+    assert spoke([*doubtful[:2], *certain]) == [4]
+
+
+@pytest.mark.parametrize("answer", ["no answer yet", "noch nicht ausgehoben", "pas encore de nouvelles"])
+def test_what_is_awaited_is_no_failure(answer: str) -> None:
+    assert not spoke(at([0.0, 30.0, 60.0, 90.0, 120.0], good(answer, "inbox", sender="head")))
+
+
+def test_one_step_after_another_is_no_cascade_although_the_tool_reports_failures() -> None:
+    left = (2208, 1104, 552, 276, 138, 69)
+    assert not spoke([bad(f"that one is bad; {count} revisions left", "step", name="repro") for count in left])
+
+
+def test_to_ask_for_one_thing_after_another_and_be_told_no_is_no_cascade() -> None:
+    assert not spoke([bad(f"bay {bay}-K occupied", "check", bay=f"{bay}-K") for bay in (411, 402, 468, 367, 355)])
+
+
+def test_a_table_is_no_refusal_because_another_table_was_one() -> None:
+    refused = bad("<table><tr><td>4711</td></tr></table>", "rights", badge=4711)
+    tables = [good(f"<table><tr><td>{number}</td></tr></table>", "log", day=number) for number in range(81, 88)]
+    assert not spoke([refused, *tables])
+
+
+def test_a_page_that_refuses_is_read_without_its_tags() -> None:
+    page = "<title>Login</title><p>Your session has expired. Please sign in again.</p>"
+    assert spoke([good(page, "click", ref=f"e{number}") for number in range(71, 76)])

@@ -9,9 +9,9 @@ import pytest
 
 from tests.corpus.corpus import event_of
 from tests.corpus.trace import TracedCall
+from watchkeeper.observers.failures.causes import classed
 from watchkeeper.observers.questions import read_line, things_in
 from watchkeeper.observers.reading import Reading, read_call
-from watchkeeper.observers.refusals import classed
 
 
 def read(result: str, arguments: Any = None, *, success: bool = True, tool: str = "t") -> Reading:
@@ -195,6 +195,17 @@ def test_no_result_that_was_made_for_it_stops_or_delays_the_reading(result: str,
     begin = time.process_time()
     assert read(result, success=success).outcome == ("succeeded" if success else "failed")
     assert time.process_time() - begin < 0.5
+
+
+@pytest.mark.parametrize(
+    "piece", ["not a ", "nicht a ", "aucune ", "protected ", "x failed ", "<a>", "e 12 ", "session "]
+)
+def test_megabytes_of_hostile_text_are_read_at_once(piece: str) -> None:
+    began = time.process_time()
+    for text in (piece * (10**6 // len(piece)), piece * (280 // len(piece))):
+        read(text)
+        read(text, {"text": text, "cmd": text})
+    assert time.process_time() - began < 1.0
 
 
 def test_a_long_list_of_long_words_is_searched_for_things_quickly() -> None:

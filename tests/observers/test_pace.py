@@ -18,6 +18,7 @@ from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.values import ToolResult
 
 PACE = PaceEstimator()
 
@@ -123,7 +124,9 @@ def test_retries_are_not_projected() -> None:
 def invoked(number: int, at: datetime) -> ToolInvoked:
     """Return a call."""
     params = {"query": f"number {number} {'x' * 500}"}
-    return ToolInvoked("t/t", "scripted", "search", params, None, None, at, None, "", None, UUID(int=number))
+    return ToolInvoked(
+        "t/t", "scripted", "search", params, ToolResult.ok(""), None, at, None, "", None, UUID(int=number)
+    )
 
 
 @pytest.mark.spec("TO-016")

@@ -21,7 +21,7 @@ from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, Observe
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.prompt.trajectory import KEPT_CALLS, Trajectory
-from watchkeeper.runtime.events import AdviceAcknowledged
+from watchkeeper.runtime.advice_events import AdviceAcknowledged
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool
@@ -430,3 +430,112 @@ def test_other_words_in_the_place_of_the_first_ones_are_another_question() -> No
     names = [ok("search", "no record", q=f"Anna {name}") for name in ("Meyer", "Koch", "Lange", "Vogt", "Berg")]
     assert ask(STALL, searches) is None
     assert ask(STALL, names) is None
+
+
+def edit(number: int, old: str, new: str) -> list[TracedCall]:
+    """An edit of one file and a look at another: two calls."""
+    return [
+        ok("edit_file", path="a.py", old=old, new=new),
+        ok("read", f"line {number}: field_{number}", path=f"{number}.py"),
+    ]
+
+
+def test_five_edits_of_one_file_in_ten_calls_are_told_only_if_they_undo_each_other_or_a_check_fails_as_before() -> None:
+    growing = [call for number in range(5) for call in edit(number, f"step_{number}", f"step_{number} = {number}")]
+    assert not any(wanted(*growing))
+    there, back = (
+        ok("edit_file", path="a.py", old="x = 1", new="x = 2"),
+        ok("edit_file", path="a.py", old="x = 2", new="x = 1"),
+    )
+    assert kind_of(ask(STALL, [there, back, there, back, there])) == "thrashing"
+    check = bad("run", "FAILED test_a: expected 3, got 4", target="tests")
+    assert ask(STALL, [call for number in range(6) for call in (edit(number, f"s{number}", f"t{number}")[0], check)])
+
+
+def test_read_write_read_is_told_only_if_the_writes_undo_each_other() -> None:
+    growing = [
+        call
+        for number in range(5)
+        for call in (
+            ok("read", f"rows: {number}", path="a.py"),
+            ok("write", "saved", path="a.py", content="x" * number + "y"),
+        )
+    ]
+    assert not any(wanted(*growing))
+    writes = [ok("write", "saved", path="a.py", content=content) for content in ("x = 1", "x = 2")] * 4
+    reads = [ok("read", call.arguments["content"], path="a.py") for call in writes]
+    assert any(wanted(*[call for pair in zip(writes, reads, strict=True) for call in pair]))
+
+
+def test_one_message_to_several_people_is_work_in_any_language() -> None:
+    calls = [
+        ok("courrier", "envoye", a=f"seller {name}", ref="45-1", texte="offer")
+        for name in ("mill", "north", "old", "east")
+    ]
+    assert not any(wanted(*calls))
+
+
+def test_an_acknowledgement_in_other_words_is_no_other_answer() -> None:
+    answers = ("OK", "done", "ACK", "OK", "done", "ACK", "OK")
+    moves = [ok("move", answer, plate="P5", to=("deck", "reader")[number % 2]) for number, answer in enumerate(answers)]
+    assert any(wanted(*moves))
+
+
+def test_lines_of_a_file_are_no_command_line() -> None:
+    text = "\n".join(f"{number}: def f_{number}(): pass" for number in range(3, 9))
+    calls = [ok("view", text, filePath="a.py", startLine=line, endLine=9) for line in (3, 2, 1, 3, 2)]
+    assert any(wanted(*calls))
+
+
+ROWS = "cabinet,units\nA-1,57\nB-2,54\nC-3,40\nD-4,12"
+
+
+def test_a_cursor_that_always_leads_to_the_same_page_is_a_stall() -> None:
+    codes = ("52934406e3", "c07469764c", "47b21e2c5a", "8462f33613", "3116426f0e", "3b7408eb1a")
+    calls = [ok("get", ROWS, url=f"https://a.example/stock?lot=7&cursor={code}") for code in codes]
+    assert ask(STALL, calls) is not None
+    assert ask(STALL, [ok("get", ROWS, lot="7", page_token=code) for code in codes]) is not None
+
+
+def test_the_pages_behind_an_address_are_news() -> None:
+    pages = [
+        ok("get", f"day,badge\n{n},{7411 * n}", url=f"https://a.example/log?room=2&page={n}") for n in range(2, 12)
+    ]
+    assert not any(wanted(*pages))
+
+
+def test_rows_of_one_answer_in_other_ranges_of_cells_are_no_news() -> None:
+    rows = [f"{n},{n * 17}.5,lunch" for n in range(20, 30)]
+    ranges = [(20, 30), (21, 28), (24, 27), (22, 29), (23, 29), (20, 27)]
+    calls = [ok("read", "\n".join(rows[a - 20 : b - 20]), range=f"Meals!A{a}:H{b - 1}") for a, b in ranges]
+    assert ask(STALL, calls) is not None
+
+
+def test_how_long_a_call_took_is_no_news() -> None:
+    calls = [ok("get", f"total 482 units\n({ms} ms)", q="lot 7") for ms in (1934, 331, 2060, 392, 3796)]
+    assert ask(STALL, calls) is not None
+
+
+def test_one_thing_moved_to_and_fro_is_no_waiting() -> None:
+    moves = [("09:00", 0), ("10:00", 12), ("09:00", 24), ("10:00", 36), ("09:00", 48), ("10:00", 60), ("09:00", 72)]
+    calls = [TracedCall("move", {"patient": "P-17", "to": to}, f"P-17 now at {to}", True, at) for to, at in moves]
+    assert ask(STALL, calls) is not None
+
+
+def test_two_things_that_are_waited_for_in_turn_are_waiting() -> None:
+    looks = [
+        TracedCall("state", {"job": f"J-{7 + number % 2}"}, "state: queued", True, number * 12.0)
+        for number in range(10)
+    ]
+    assert ask(STALL, looks) is None
+
+
+def test_reminders_that_say_the_same_are_repeated() -> None:
+    texts = (
+        "7b has no music",
+        "Reminder: 7b has no music",
+        "once more: 7b has no music",
+        "please note: 7b has no music",
+    )
+    calls = [ok("send", "sent", to="head", text=text) for text in (*texts, "Again: 7b has no music")]
+    assert ask(STALL, calls) is not None

@@ -80,6 +80,17 @@ def test_many_new_names_in_a_few_calls_are_suspect_once_in_a_while() -> None:
     assert all(later - earlier >= 11 for earlier, later in pairwise(at))
 
 
+def test_two_of_four_calls_that_touch_other_things_than_the_task_names_are_suspect() -> None:
+    def report(number: int) -> TracedCall:
+        return TracedCall(
+            "open", {"report": f"{'Chapter' if number < 9 else 'invoice'} {number}"}, f"page {number} of it"
+        )
+
+    (said,) = suspected([report(number) for number in range(1, 12)])
+    assert (said.observations[0].category, said.call_index) == ("outside", 10)
+    assert said.summary == "2 of the last 4 comparable calls touched nothing that the task names."
+
+
 def test_what_the_agent_writes_is_no_new_ground() -> None:
     def write(number: int) -> TracedCall:
         text = " ".join(f"word{number}of{place}" for place in range(40))
@@ -95,7 +106,8 @@ def test_a_suspicion_within_a_turn_of_several_calls_is_raised_after_it() -> None
 
 
 @pytest.mark.parametrize(
-    "fields", [{"window": 0}, {"unfruitful": 5}, {"ground": 0}, {"new_words": 0}, {"apart": 0}, {"name": ""}]
+    "fields",
+    [{"window": 0}, {"unfruitful": 5}, {"outside": 5}, {"ground": 0}, {"new_words": 0}, {"apart": 0}, {"name": ""}],
 )
 def test_thresholds_that_cannot_work_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ObserverError, match=next(iter(fields))):

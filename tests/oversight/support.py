@@ -15,9 +15,7 @@ from watchkeeper.prompt.observer import (
 )
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.events import (
-    ObserversRan,
-)
+from watchkeeper.runtime.advice_events import ObserversRan
 from watchkeeper.session.session import Session
 from watchkeeper.tools.tool import Tool, tool
 from watchkeeper.tools.values import ToolResult

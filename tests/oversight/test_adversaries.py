@@ -14,7 +14,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.kit import Call, Calls, Report, Say, ScriptedModel, events, play
+from tests.kit import Call, Calls, Report, Say, ScriptedModel, events, left_of, play
 from tests.oversight.support import ALWAYS, PATIENCE, Watcher, delivered, look, looks, watched
 from watchkeeper import Adapter, Prompt, Session
 from watchkeeper.accounting.limits import Limits
@@ -31,12 +31,7 @@ from watchkeeper.prompt.observer import (
     ObserverTrigger,
 )
 from watchkeeper.prompt.trajectory import digest
-from watchkeeper.runtime.events import (
-    AdviceAcknowledged,
-    EscalationTaken,
-    ObserversRan,
-    SourceRan,
-)
+from watchkeeper.runtime.advice_events import AdviceAcknowledged, EscalationTaken, ObserversRan, SourceRan
 from watchkeeper.session.slices import SliceView
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.filesystems import MemoryFilesystem
@@ -487,8 +482,7 @@ async def test_nothing_of_the_engine_is_alive_after_the_run() -> None:
     others = {id(each) for each in gc.get_objects() if isinstance(each, Oversight)}
     result = await play(watched(Watcher(note)), looks(3))
     assert result.output == Report(3)
-    gc.collect()
-    assert not [each for each in engines if id(each) not in others]
+    assert left_of(weakref.ref(each) for each in engines if id(each) not in others) == 0
 
 
 def test_arguments_that_have_no_json_are_digested_all_the_same() -> None:

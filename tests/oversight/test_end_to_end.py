@@ -31,12 +31,8 @@ from watchkeeper.prompt.observer import (
 )
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.events import (
-    AdviceAcknowledged,
-    EscalationTaken,
-    NoticeAppended,
-    ObserversRan,
-)
+from watchkeeper.runtime.advice_events import AdviceAcknowledged, EscalationTaken, ObserversRan
+from watchkeeper.runtime.events import NoticeAppended
 from watchkeeper.runtime.result import transcript_of
 from watchkeeper.session.tagging import dump, load
 from watchkeeper.store.run_store import RunStore

@@ -37,12 +37,8 @@ from watchkeeper.prompt.observer import (
     ObserverContext,
     ObserverTrigger,
 )
-from watchkeeper.runtime.events import (
-    AdviceAcknowledged,
-    EscalationTaken,
-    ModelSwitched,
-    ObserversRan,
-)
+from watchkeeper.runtime.advice_events import AdviceAcknowledged, EscalationTaken, ObserversRan
+from watchkeeper.runtime.events import ModelSwitched
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Append
 from watchkeeper.tools.context import ToolInvoked

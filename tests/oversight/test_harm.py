@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit import Call, Panic, Report, Say, ScriptedModel, events, play
+from tests.kit import Call, Panic, Report, Say, ScriptedModel, collect_garbage, events, play
 from tests.oversight.support import ALWAYS, Watcher, looks, told, watched
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Calls
@@ -25,7 +24,7 @@ from watchkeeper.prompt.completion import EXPLANATION_CHARS, TaskCompletionConte
 from watchkeeper.prompt.observer import Escalation, ObserverConfig, ObserverContext, ObserverTrigger, on_loop
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.events import AdviceAcknowledged, EscalationTaken, ObserversRan
+from watchkeeper.runtime.advice_events import AdviceAcknowledged, EscalationTaken, ObserversRan
 from watchkeeper.session.session import Session
 from watchkeeper.subagents.payloads import PromptRegistry
 from watchkeeper.subagents.section import PromptSubagentToolsSection
@@ -271,11 +270,13 @@ async def test_a_late_async_observer_leaves_no_complaint_behind(caplog: pytest.L
         async def observe(self, session: Session, *, context: ObserverContext) -> Any:
             await rude(context)
 
+    collect_garbage()  # what earlier tests left behind may complain
+    caplog.clear()
     with caplog.at_level(logging.ERROR, "asyncio"):
         result = await play(watched(ObserverConfig(Rude(), ALWAYS, time_limit="5s")), looks(1), clock=clock)
         for _ in range(3):
             await asyncio.sleep(0)
-        gc.collect()
+        collect_garbage()
     assert outcomes(result) == ["overran"]
     assert "never retrieved" not in caplog.text
 

@@ -27,7 +27,7 @@ from watchkeeper.prompt.observer import (
     is_on_loop,
     on_loop,
 )
-from watchkeeper.runtime.events import ObserversRan
+from watchkeeper.runtime.advice_events import ObserversRan
 from watchkeeper.session.session import Session
 
 Asked = list[tuple[str, str, bool]]

@@ -30,7 +30,8 @@ from watchkeeper.observers import (
 )
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ChildEnded, ObserversRan
+from watchkeeper.runtime.advice_events import ObserversRan
+from watchkeeper.runtime.events import ChildEnded
 from watchkeeper.session.session import Session
 
 MANY = Limits(max_tool_calls=None, max_steps=None, max_turns=None, max_total_tokens=None, deadline=None, landing=None)

@@ -10,7 +10,7 @@ from watchkeeper.core.lazy_names import public_names
 if TYPE_CHECKING:
     from watchkeeper.observers.acknowledge import answer_advice as answer_advice, answer_section as answer_section
     from watchkeeper.observers.cascade import ErrorCascadeDetector as ErrorCascadeDetector
-    from watchkeeper.observers.drift import DriftDetector as DriftDetector
+    from watchkeeper.observers.drift.detector import DriftDetector as DriftDetector
     from watchkeeper.observers.resources import PaceEstimator as PaceEstimator, ResourceObserver as ResourceObserver
     from watchkeeper.observers.stall import StallDetector as StallDetector
     from watchkeeper.observers.suspicion import SuspicionRules as SuspicionRules
@@ -30,7 +30,7 @@ else:
         {
             "observers.acknowledge": "answer_advice answer_section",
             "observers.cascade": "ErrorCascadeDetector",
-            "observers.drift": "DriftDetector",
+            "observers.drift.detector": "DriftDetector",
             "observers.resources": "PaceEstimator ResourceObserver",
             "observers.stall": "StallDetector",
             "observers.suspicion": "SuspicionRules",

@@ -13,7 +13,7 @@ import msgspec
 
 from watchkeeper.prompt.advice import Assessment, Feedback
 from watchkeeper.prompt.sections import MarkdownSection
-from watchkeeper.runtime.events import AdviceAcknowledged
+from watchkeeper.runtime.advice_events import AdviceAcknowledged
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.values import ToolResult
 from watchkeeper.tools.tool import tool

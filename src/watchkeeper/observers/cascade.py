@@ -5,20 +5,21 @@ cause if they are of one class (rights, quota, disk, network, a lock ...), name 
 The detector compares the newest failure with the open ones before it, `REACH` calls back, and speaks of `failures` with
 one cause. Retries of one action that wait longer each time are given more patience.
 
-What failed, and what it says, is read by `refusals`, once for each call. All state is computed from the session.
+What failed, and what it says, is read by `failures`, once for each call. All state is computed from the session.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from watchkeeper.observers.evidence import check_settings, line_of, shorten, told_up_to
-from watchkeeper.observers.reading import Reading, readings_of
-from watchkeeper.observers.refusals import Failure
+from watchkeeper.observers.reading import AMOUNT, Reading, readings_of
+from watchkeeper.observers.failures.causes import Failure
+from watchkeeper.observers.questions import plain
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
 from watchkeeper.prompt.observer import ObserverContext, on_loop
 from watchkeeper.session.session import Session
@@ -32,6 +33,9 @@ LOOKED_BACK: Final = 20
 
 USUAL: Final = 0.5
 """Up to this likeness two words in common are enough."""
+
+REFUSALS: Final = 200
+"""The number of answers that are remembered as refusals."""
 
 KINDS: Final = 6
 """So many failures of a cause that say something else are compared with an earlier one."""
@@ -54,6 +58,9 @@ CITED: Final = 3
 
 OF_ONE_THING: Final = frozenset(("missing", "conflict", "dependency"))
 """Classes of which two failures have one cause only if they name the same thing: four missing files are four causes."""
+
+ASKED: Final = frozenset(("", "missing", "conflict"))
+"""Classes of what may be the answer to the question whether something is there or free."""
 
 WEAK: Final = frozenset(("", "missing", "conflict", "interface"))
 """Classes that say little of the cause: the same action on the same target has one cause, whichever of them it is. Made
@@ -132,7 +139,8 @@ class ErrorCascadeDetector:
             if index <= trajectory.count - new or (index <= told and index != trajectory.count):
                 return None
             group = self._one_cause(newest, kept, context)
-            if len(group) >= self.failures and not _is_patient(group):
+            certain = sum(each.certain for each in group)
+            if len(group) >= self.failures and certain and not _is_patient(group) and not _only_asks(group):
                 return self._assessment(group, session[ToolInvoked].all())
         return None
 
@@ -141,26 +149,41 @@ class ErrorCascadeDetector:
         last = newest.call.index
         calls = readings_of(context).since(last - REACH - 1)
         failed = {each.call.index: each for each in kept.failed}
+        kinds = [newest]  # those that say something else
+        group: Sequence[Failed] = ()
+        for _ in range(2):  # what the first pass found may have a cause in common with what it left
+            group = self._alike(newest, calls, failed, kinds)
+            if len(kinds) == 1:
+                break
+        return group
+
+    def _alike(
+        self, newest: Failed, calls: Sequence[Reading], failed: Mapping[int, Failed], kinds: list[Failed]
+    ) -> Sequence[Failed]:
+        """Return the open failures that have one cause with one of some kinds; add the kinds that they are of."""
+        last = newest.call.index
         done = Done()
         for call in calls:
-            if call.index > last:
+            if call.index > last and call.index not in failed:
                 done.note(call)
-        group = [newest] if done.leaves(newest, newest) else []
-        kinds = group[:]  # those that say something else
+        if not done.leaves(newest, newest):
+            return ()
+        group = [newest]
         changed = False
+        repairs: list[Reading] = []
         for call in reversed([call for call in calls if call.index < last]):
-            if not group:
-                break
             earlier = failed.get(call.index)
             if earlier is None:
                 done.note(call)
-                changed = changed or (call.state != 0 and call.outcome == "succeeded")
+                if call.outcome == "succeeded":
+                    changed = changed or call.state != 0
+                    repairs += [call] if call.state or call.is_ack else []
                 continue
             if changed and newest.failure.group in WEAK and newest.same_as(earlier):
                 continue  # a check, made again after a change
             for known in kinds:
-                same = alike(known, earlier, self.likeness) or (not changed and _of_one_target(known, earlier))
-                if same and done.leaves(known, earlier):
+                same = known is earlier or alike(known, earlier, self.likeness) or _of_one_action(known, earlier)
+                if same and done.leaves(known, earlier) and not _is_repaired(earlier, known, repairs):
                     group.append(earlier)
                     if len(kinds) < KINDS and earlier.says not in [each.says for each in kinds]:
                         kinds.append(earlier)
@@ -189,10 +212,24 @@ class ErrorCascadeDetector:
 
 
 class Failed(NamedTuple):
-    """A failed call, and what is to be known of its failure."""
+    """A failed call, and what is to be known of its failure.
+
+    Attributes:
+        call: The call.
+        failure: Of what it failed.
+        addresses: What it named.
+        certain: Whether it failed for certain; else it only may have.
+    """
 
     call: Reading
     failure: Failure
+    addresses: frozenset[str]
+    certain: bool = True
+
+    @property
+    def message_words(self) -> Iterator[str]:
+        """The words of what it says, names and numbers included."""
+        return map(plain, self.call.message.split())
 
     @property
     def says(self) -> tuple[int, str, frozenset[str]]:
@@ -205,14 +242,42 @@ class Failed(NamedTuple):
 
 
 class Failures:
-    """The newest failed calls of one trajectory: a fold over its readings."""
+    """The newest failed calls of one trajectory: a fold over its readings.
 
-    __slots__ = ("count", "failed")
+    A short answer that a tool once reported as a failure is one also where the tool reports a success, before or after.
+    """
+
+    __slots__ = ("_others", "_refusals", "count", "failed")
 
     def __init__(self) -> None:
         """Begin before the first call."""
         self.count = 0
         self.failed: deque[Failed] = deque(maxlen=REACH + LOOKED_BACK)
+        self._refusals: dict[int, Failure] = {}
+        self._others: deque[Reading] = deque(maxlen=REACH)
+
+    def add(self, call: Reading) -> None:
+        """Take in one more call."""
+        known = self._refusals.get(call.likeness)
+        if call.outcome == "failed":
+            self.failed.append(Failed(call, call.failure, call.addresses))
+            if not call.success and call.likeness and known is None:
+                self._learn(call.likeness, self.failed[-1].failure)
+        elif known is not None and call.outcome != "neither":
+            self.failed.append(Failed(call, known, call.addresses))
+        elif call.outcome == "doubtful":
+            self.failed.append(Failed(call, call.failure, call.addresses, certain=False))
+        if call.likeness and call.outcome in ("succeeded", "doubtful"):
+            self._others.append(call)
+
+    def _learn(self, likeness: int, failure: Failure) -> None:
+        self._refusals[likeness] = failure
+        if len(self._refusals) > REFUSALS:
+            del self._refusals[next(iter(self._refusals))]
+        same = {call.index: Failed(call, failure, call.addresses) for call in self._others if call.likeness == likeness}
+        if same:
+            kept = {each.call.index: each for each in self.failed} | same
+            self.failed = deque([kept[index] for index in sorted(kept)], self.failed.maxlen)
 
 
 def _failures_of(context: ObserverContext) -> Failures:
@@ -221,8 +286,7 @@ def _failures_of(context: ObserverContext) -> Failures:
     kept = trajectory.fold(Failures, Failures)
     if kept.count != trajectory.count:
         for call in readings_of(context).since(kept.count):
-            if call.outcome == "failed":
-                kept.failed.append(Failed(call, call.failure))
+            kept.add(call)
         kept.count = trajectory.count
     return kept
 
@@ -230,11 +294,12 @@ def _failures_of(context: ObserverContext) -> Failures:
 class Done:
     """What succeeded since a failure: by action, the things that each call named."""
 
-    __slots__ = ("_calls",)
+    __slots__ = ("_calls", "_named")
 
     def __init__(self) -> None:
         """Begin with nothing."""
         self._calls: dict[int, list[Reading]] = {}
+        self._named: dict[int, frozenset[str]] = {}
 
     def note(self, call: Reading) -> None:
         """Note a call, if it succeeded."""
@@ -255,8 +320,9 @@ class Done:
             calls = [call for call in calls if parts & call.echo]
         if not calls:
             return True
-        done = [call.addresses for call in calls]
-        mine, others = one.call.addresses, other.call.addresses
+        self._named |= {call.index: call.addresses for call in calls if call.index not in self._named}
+        done = [self._named[call.index] for call in calls]
+        mine, others = one.addresses, other.addresses
         if one.failure.group in OF_A_TARGET:
             return not any(_most(mine, things) or _most(others, things) for things in done)
         common = mine & others
@@ -275,13 +341,14 @@ def alike(one: Failed, other: Failed, likeness: float) -> bool:
         other: Another.
         likeness: The share of words that two messages have in common if they say the same.
     """
-    (call, mine), (earlier, others) = one, other
+    call, mine = one.call, one.failure
+    earlier, others = other.call, other.failure
     same_action = call.doing == earlier.doing
     named = [thing for thing in mine.told & others.told if not SPECIFIC.isdisjoint(thing)]
     weak = (mine.group in WEAK) + (others.group in WEAK)
     if same_action and ((weak and named) or (weak == 2 and _of_one_thing(one, other))):
         return True
-    if any(thing not in call.addresses and thing not in earlier.addresses for thing in named):
+    if any(thing not in one.addresses and thing not in other.addresses for thing in named):
         return True
     if mine.codes & others.codes:
         return mine.group not in OF_ONE_THING or _of_one_thing(one, other)
@@ -308,12 +375,38 @@ def _shares(one: Failure, other: Failure, likeness: float, least: int = 1) -> bo
     return common >= least and (common >= 2 or common >= likeness * shorter)
 
 
-def _of_one_target(one: Failed, other: Failed) -> bool:
-    return one.call.doing == other.call.doing and _of_one_thing(one, other)
+def _of_one_action(one: Failed, other: Failed) -> bool:
+    """Return whether one action failed twice, of which the messages do not say that it was for different causes."""
+    if one.call.doing != other.call.doing:
+        return False
+    mine, others = _without_hosts(one.addresses), _without_hosts(other.addresses)
+    if _of_one_thing(one, other) or 2 * len(mine & others) >= max(len(mine), len(others), 1):
+        return True
+    if {one.failure.group, other.failure.group} & OF_ONE_THING:
+        return False
+    mine, others = (each.failure.told - each.addresses for each in (one, other))
+    return not mine or not others or bool(mine & others)
+
+
+def _is_repaired(earlier: Failed, later: Failed, done: Sequence[Reading]) -> bool:
+    """Return whether something was done between two failures about what only the first of them names.
+
+    Args:
+        earlier: A failure.
+        later: One after it.
+        done: What changed something, or was only acknowledged, after the first.
+    """
+    mine, others = ({*each.failure.told, *each.failure.words} for each in (earlier, later))
+    only = mine - others
+    return bool(only) and any(
+        call.index < later.call.index and not only.isdisjoint(call.echo)
+        for call in done
+        if call.doing != later.call.doing
+    )
 
 
 def _of_one_thing(one: Failed, other: Failed) -> bool:
-    mine, others = one.failure.told or one.call.addresses, other.failure.told or other.call.addresses
+    mine, others = one.failure.told or one.addresses, other.failure.told or other.addresses
     if not mine and not others:
         return one.call.doing == other.call.doing
     mine, others = _without_hosts(mine), _without_hosts(others)
@@ -338,16 +431,41 @@ def _is_patient(group: Sequence[Failed]) -> bool:
     first, *others = group
     gaps = [later.call.at - each.call.at for each, later in pairwise(group)]
     same = all(other.same_as(first) for other in others)
-    if same and first.failure.group == "missing" and min(gaps) >= APART:
-        return len(group) <= LOOKS
+    awaited = first.failure.group == "missing" or not any(each.call.clear for each in group)
+    if same and awaited and min(gaps) >= APART:
+        return len(group) <= LOOKS or not any(each.call.clear for each in group)
+    if same and _counts_down(group):
+        return True
     words = {frozenset(filter(str.isalpha, each.call.echo)) for each in group}  # one: only a number differs
     if len(group) > PATIENT or any(other.call.doing != first.call.doing for other in others):
         return False
-    if len(words) > 1 and any(first.call.addresses - other.call.addresses for other in others):
+    if len(words) > 1 and any(first.addresses - other.addresses for other in others):
         return False
     growth = 1.0 if same else GROWTH
     grows = all(before * growth < after for before, after in pairwise(gaps))
     return grows and gaps[-1] >= (LONG_WAIT if same else APART)
+
+
+def _only_asks(group: Sequence[Failed]) -> bool:
+    """Return whether one look was made at one thing after another, of which each was answered by its name with a no."""
+    first, calls = group[0].call, [each.call for each in group]
+    if any(call.clear or call.state or call.doing != first.doing for call in calls):
+        return False
+    if any(each.failure.group not in ASKED for each in group):
+        return False
+    own = [call.literals - other.literals for call, other in zip(calls, (*calls[1:], first), strict=True)]
+    return all(mine and mine & set(each.message_words) for mine, each in zip(own, group, strict=True))
+
+
+def _counts_down(group: Sequence[Failed]) -> bool:
+    """Return whether one action is made step by step: a number of what it says falls each time."""
+    numbers = [[_number(text) for text in each.call.numbers] for each in group]
+    return any(all(after < before for before, after in pairwise(column)) for column in zip(*numbers, strict=False))
+
+
+def _number(text: str) -> float:
+    found = AMOUNT.match(text)
+    return float(found[0]) if found else 0.0
 
 
 def _cited(group: Sequence[Failed], calls: Sequence[ToolInvoked]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What the observers of this package share: how they cite calls, what the agent was told, and checks of settings.
+"""What the observers of this package share: how they cite calls, what is news to the agent, and checks of settings.
 
 Calls are cited by their number in the session, with shortened arguments, so that a reader finds them on the log. The
 cost of a citation does not grow with the size of the arguments. A setting that is refused is named with its observer
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import is_share, is_text, is_whole
 from watchkeeper.core.text import clipped
 from watchkeeper.prompt.advice import Assessment, check_source_name
-from watchkeeper.runtime.events import AdviceAcknowledged
+from watchkeeper.prompt.observer import ObserverContext, on_loop
+from watchkeeper.runtime.advice_events import AdviceAcknowledged
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, error_message
 
@@ -113,6 +114,48 @@ def told_up_to(session: Session, name: str, since: int) -> int:
         if answer.source == name:
             since = max(since, answer.call_index + answer.for_calls)
     return since
+
+
+class Dated(Protocol):
+    """Trouble as it stood after one call: ``index``, the call's number in the session."""
+
+    @property
+    def index(self) -> int: ...
+
+
+D = TypeVar("D", bound=Dated)
+
+
+class CallByCall(Generic[D]):
+    """An observer that judges every call, and tells of trouble that stood after calls since its last look.
+
+    The agent is not told again of what stood when it was last told, unless that stands after the newest call.
+    """
+
+    __slots__ = ()
+
+    name: str
+
+    @on_loop
+    def should_run(self, session: Session, *, context: ObserverContext) -> bool:
+        """Whether there was trouble after a call since the last look."""
+        return bool(self._since(context))
+
+    def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
+        """Return what to tell of the trouble since the last look; None if the agent was told of all of it."""
+        found, count = self._since(context), context.trajectory.count
+        if found and (len(found) > 1 or found[-1].index < count):
+            told = told_up_to(session, self.name, count - context.trajectory.unseen_by(self.name))
+            found = [each for each in found if each.index > told or each.index == count]
+        return self._assessment(found, session, context) if found else None
+
+    def _since(self, context: ObserverContext) -> Sequence[D]:
+        """Return the trouble that stood after the calls since the last look, the oldest first."""
+        raise NotImplementedError
+
+    def _assessment(self, found: Sequence[D], session: Session, context: ObserverContext) -> Assessment:
+        """Return what to tell of trouble of which there is some."""
+        raise NotImplementedError
 
 
 def check_settings(observer: Any, *shares: str, **counts: tuple[int, int | None]) -> None:

@@ -16,14 +16,17 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from watchkeeper.observers.questions import plain
-from watchkeeper.observers.reading import Reading
-from watchkeeper.observers.refusals import CHANGED
+from watchkeeper.observers.reading import NOUGHT, Reading
+from watchkeeper.observers.failures.refusals import CHANGED
 
 REMEMBERED: Final = 20_000
 """The number of words and numbers that are remembered as shown, and of words that were asked for."""
 
 THREADS: Final = 400
 """The number of questions whose answers are remembered."""
+
+FORGETTING: Final = 32
+"""After so many calls each, what is remembered is cut to its bounds."""
 
 ANSWERS: Final = 12
 """The number of answers to one question that are remembered."""
@@ -38,6 +41,9 @@ SHORT_NO: Final = 25
 
 QUESTIONS: Final = 40
 """The number of questions whose words are remembered."""
+
+CLOCK: Final = re.compile(r"\d+(?:\.\d+)? ?(?:s|secs?|seconds|m|mins?|minutes|h|hours)")
+"""A number that rises by itself: an age."""
 
 NUMBER: Final = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)(?::(\d\d))?")
 
@@ -54,6 +60,9 @@ OVERDUE: Final = 2.0
 MANY: Final = 3
 """So many new words or numbers are news in a result of any length."""
 
+MUCH: Final = 3
+"""An answer of so many rows says nothing new if one earlier answer had them all, whatever was asked."""
+
 ROW_KEYS: Final = 5
 """The number of questions that are remembered for a row, less one."""
 
@@ -63,8 +72,13 @@ NEARLY: Final = 4
 LONG_AGO: Final = 30
 """What was shown more calls ago may have been forgotten, so that to look at it again counts neither way."""
 
+A_WHILE: Final = 5
+"""What was shown more calls ago, with news since, may be looked at once more."""
+
 PROSE: Final = 4
 """A question of so many words that is answered with an acknowledgement alone is a note to oneself."""
+
+NO_ALIAS: Final[tuple[int, int, frozenset[str]]] = (0, 0, frozenset())
 
 CHECKS: Final = 2
 """So many equal failures of a check, with changes between them, are patience; more are a stall."""
@@ -78,8 +92,9 @@ class Judgement(NamedTuple):
 
 
 class Row(msgspec.Struct):
-    """A row that was shown: in which call last, and to which questions, by their names."""
+    """A row that was shown: in which call first and last, and to which questions, by their names."""
 
+    first: int
     last: int
     keys: tuple[frozenset[str], ...]
 
@@ -98,6 +113,7 @@ class Thread(msgspec.Struct):
         checks: How many looks after a change brought the present answer.
         base: By place of a number in the answer: its first value, and when it was shown.
         turns: By place of a number in the answer: how often it changed, and how often it turned.
+        said_no: Whether its newest answer was a no, or no more than an acknowledgement.
         went: By place of a number in the answer: 1 if it rose, -1 if it fell, 0 if it went to and fro.
     """
 
@@ -109,6 +125,7 @@ class Thread(msgspec.Struct):
     since: float
     looks: int = 1
     checks: int = 0
+    said_no: bool = False
     went: dict[int, int] = {}
     base: dict[int, tuple[float, float]] = {}
     turns: dict[int, tuple[int, int]] = {}
@@ -118,8 +135,9 @@ class Progress:
     """What the calls of a trajectory have shown, asked and changed so far."""
 
     __slots__ = (
-        "aliases", "amounts", "apart", "asked", "at", "bases", "changed", "effect", "looks", "noisy",
-        "nos", "patience", "paused", "questions", "rows", "shapes", "shown", "states", "stuck", "targets", "threads",
+        "aliases", "amounts", "apart", "asked", "at", "bases", "changed", "effect", "looks", "newest", "news",
+        "noisy", "nos", "patience", "paused", "questions", "rows", "shapes", "shown", "states", "stuck", "targets",
+        "threads",
     )  # fmt: skip
 
     def __init__(self, apart: float, looks: int, patience: float) -> None:
@@ -139,14 +157,15 @@ class Progress:
         self.rows: dict[int, Row] = {}
         self.threads: dict[int, Thread] = {}
         self.states: dict[int, dict[int, None]] = {}
-        self.changed = self.effect = 0
+        self.changed = self.effect = self.news = 0
         self.amounts: dict[int, list[tuple[float, ...]]] = {}
         self.targets: dict[str, int] = {}
         self.stuck = 0
-        self.aliases: dict[int, int] = {}
+        self.aliases: dict[int, tuple[int, int, frozenset[str]]] = {}
         self.nos: dict[str, None] = {}
         self.at = 0.0
         self.paused = 0
+        self.newest: Reading | None = None
         self.questions: deque[frozenset[str]] = deque(maxlen=QUESTIONS)
 
     def judge(self, call: Reading) -> Judgement:
@@ -168,11 +187,15 @@ class Progress:
         else:
             judged = self._judge_look(call, thread, new)
         self._take_in(call, self.threads.get(call.action))
+        self.newest = call
+        if judged.weight <= NEWS:
+            self.news = call.index
         return judged
 
     def _alias(self, call: Reading) -> Thread | None:
         """Return the looks at the same names by another tool, if one of them was answered in the same way."""
-        other = self.threads.get(self.aliases.get(hash(call.literals), 0)) if call.literals else None
+        action, doing, words = self.aliases.get(hash(call.literals), NO_ALIAS) if call.literals else NO_ALIAS
+        other = self.threads.get(action) if doing != call.doing or words >= call.words else None
         if other is None or call.is_no or not any(call.shape == shape for shape, _ in other.answers):
             return None
         return other
@@ -185,20 +208,16 @@ class Progress:
         if call.before and not states:
             states[call.before] = None
         states[call.state] = None
-        _forget(states, STATES)
-        _forget(self.states, TARGETS)
         if not seen and call.amount:
             tried = self.amounts.setdefault(hash((call.target, call.likes)), [])
             seen = self.effect < self.changed and _is_between(tried, call.amount)
             tried.append(call.amount)
             del tried[:-STATES]
-            _forget(self.amounts, TARGETS)
         if seen:
             return Judgement(FRUITLESS, "undone" if call.before or len(states) > 1 else "repeated")
         self.changed = call.index
         for literal in call.literals:
             self.targets[literal] = call.index
-        _forget(self.targets, REMEMBERED)
         if self.stuck > CHECKS:
             return Judgement(FRUITLESS, "churn")
         return Judgement(NEWS, "changed")
@@ -208,7 +227,6 @@ class Progress:
         tried = self.states.setdefault(hash(("tried", call.target)), {})
         is_new = call.exact not in tried
         tried[call.exact] = None
-        _forget(tried, STATES)
         return is_new
 
     # --- questions that were not asked before -------------------------------------------------------------------------
@@ -224,6 +242,12 @@ class Progress:
         if call.is_red and not (call.literals | call.words) <= self.asked.keys():
             return Judgement(NEITHER, "failed again")
         if self._are_known(call):
+            return self._again(call)
+        if (
+            len(call.rows) >= MUCH
+            and call.rows <= self.rows.keys()
+            and len({self.rows[row].first for row in call.rows}) == 1
+        ):
             return self._again(call)
         unasked = [literal for literal in call.literals if literal not in self.asked]
         if unasked and not self._asked_otherwise(unasked):
@@ -296,11 +320,15 @@ class Progress:
             self._moved(call, thread)
             return self._news(call, new)
         if call.exact not in thread.exacts:
-            numbers = [number for number in call.numbers if number not in self.shown and number not in call.echo]
-            if len(numbers) >= MANY:
+            numbers = [
+                number
+                for number in call.numbers
+                if number not in self.shown and number not in call.echo and not CLOCK.fullmatch(number)
+            ]
+            fresh = sum(row not in self.rows for row in call.rows)
+            if len(numbers) >= MANY or (numbers and 2 * fresh >= len(call.rows) - 1):
                 self._moved(call, thread)
                 return Judgement(SMALL_NEWS, "new numbers")
-            fresh = sum(row not in self.rows for row in call.rows)
             known = (
                 fresh <= max(len(call.rows) // 5, 1)
                 if len(call.rows) >= NEARLY
@@ -319,9 +347,15 @@ class Progress:
                 return self._same(call, thread, changed)
             self._moved(call, thread, keep=True)
             return Judgement(NEWS, "moved")
-        if changed or not any(call.shape == earlier for earlier, _ in thread.answers):
+        if thread.said_no and (call.is_no or call.is_ack) and call.size <= SHORT_NO and set(call.numbers) <= NOUGHT:
+            return self._same(call, thread, changed)  # the same no, or the same acknowledgement, in other words
+        known = any(call.shape == earlier for earlier, _ in thread.answers)
+        if changed or not known:
             self._moved(call, thread)
             return Judgement(SMALL_NEWS, "answered otherwise")
+        if len(before) == len(call.numbers) and self._has_moved(call, thread, before, changed):
+            self._moved(call, thread, keep=True)
+            return Judgement(SMALL_NEWS, "moved")
         thread.looks += 1
         return self._seen(call, thread)
 
@@ -352,9 +386,9 @@ class Progress:
         steady = False
         for place, (one, other) in enumerate(zip(before, call.numbers, strict=True)):
             label = call.labels[place]
-            if one == other or label in self.noisy:
-                continue
             step = _number(other) - _number(one)
+            if one == other or label in self.noisy or (step > 0 and CLOCK.fullmatch(other)):
+                continue
             way = 1 if step > 0 else -1
             first, since = thread.base.setdefault(place, (_number(one), thread.at))
             went = thread.went.get(place, way)
@@ -365,7 +399,6 @@ class Progress:
             elif went != way:  # to and fro: if often, it says nothing any more
                 if turns and 5 * (turns + 1) >= 2 * moves and label.isalpha():
                     self.noisy[label] = None
-                    _forget(self.noisy, REMEMBERED)
                 thread.went[place] = 0
             elif not _keeps_pace(step, seconds) and not (
                 since < thread.at and _keeps_pace(_number(other) - first, call.at - since)
@@ -390,7 +423,7 @@ class Progress:
         """Return what a look counts for that brought what was known: it may be waiting."""
         if call.is_pause:
             return Judgement(NEITHER, "paused")
-        waits = call.at - thread.at >= self.apart and (self.paused > thread.last or call.index - thread.last <= 2)
+        waits = call.at - thread.at >= self.apart and self._had_paused(call, thread)
         if waits and not call.is_final:
             if call.is_ack:
                 return Judgement(NEITHER, "waited")
@@ -399,7 +432,18 @@ class Progress:
             return Judgement(NEITHER, "waited")
         if call.index - thread.last > LONG_AGO:
             return Judgement(NEITHER, "seen long ago")
+        if self.news > thread.last and call.index - thread.last > A_WHILE:
+            return Judgement(HALF, "seen")
         return Judgement(HALF if call.is_ack and call.exact not in thread.exacts else FRUITLESS, "seen")
+
+    def _had_paused(self, call: Reading, thread: Thread) -> bool:
+        """Whether nothing was done since the last look but to wait, or one thing that has nothing to do with it."""
+        since, between = call.index - thread.last, self.newest
+        if since == 1 or between is None:
+            return True
+        if between.doing == call.doing and not (between.literals and call.literals.isdisjoint(between.literals)):
+            return call.at - between.at >= self.apart  # the same thing, in another way
+        return self.paused > thread.last or (since == 2 and call.literals.isdisjoint(between.literals))
 
     def _moved(self, call: Reading, thread: Thread, *, keep: bool = False) -> None:
         self.effect = call.index
@@ -420,46 +464,50 @@ class Progress:
         thread.answers.append((call.shape, call.numbers))
         thread.exacts.append(call.exact)
         thread.last, thread.at = call.index, call.at
+        thread.said_no = (call.is_no or call.is_ack) and call.size <= SHORT_NO
         if len(thread.items) < THREAD_ITEMS:
             thread.items.update(call.items)
         if call.literals:
-            self.aliases[hash(call.literals)] = call.action
-            _forget(self.aliases, THREADS)
+            self.aliases[hash(call.literals)] = (call.action, call.doing, call.words)
         if call.is_no and not call.items - call.echo - CHANGED:
             self.nos.update(dict.fromkeys(call.literals))
-            _forget(self.nos, REMEMBERED)
         self.shown.update(dict.fromkeys(call.items))
         self.shown.update(dict.fromkeys(call.numbers))
         if len(call.items) >= MANY:
             self.shapes[call.shape] = call.index
         self._take_in_rows(call)
         self.asked.update(dict.fromkeys(call.literals))
-        self.bases.update(dict.fromkeys(plain(each.rpartition("/")[2]) for each in call.literals if "/" in each))
+        self.bases.update(dict.fromkeys([plain(each.rpartition("/")[2]) for each in call.literals if "/" in each]))
         self.asked.update(dict.fromkeys(call.words))
         if call.words:
             self.questions.append(call.words | call.literals)
-        for kept, most in (
-            (self.shown, REMEMBERED),
-            (self.asked, REMEMBERED),
-            (self.shapes, REMEMBERED),
-            (self.rows, REMEMBERED),
-            (self.bases, REMEMBERED),
-        ):
-            _forget(kept, most)
-        _forget(self.threads, THREADS)
+        if call.index % FORGETTING == 0:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop what was kept longest where there is too much."""
+        kept: dict[Any, Any]
+        for kept in (self.shown, self.asked, self.shapes, self.rows, self.bases, self.targets, self.noisy, self.nos):
+            _halve(kept, REMEMBERED)
+        for kept in (self.threads, self.aliases):
+            _halve(kept, THREADS)
+        for kept in (self.states, self.amounts):
+            _halve(kept, TARGETS)
+        for kept in self.states.values():
+            _halve(kept, STATES)
 
     def _take_in_rows(self, call: Reading) -> None:
         for row in call.rows:
             shown = self.rows.get(row)
             if shown is None:
-                self.rows[row] = Row(call.index, (call.keys,))
+                self.rows[row] = Row(call.index, call.index, (call.keys,))
             else:
                 shown.last = call.index
                 if call.keys not in shown.keys:
                     shown.keys = (*shown.keys[-ROW_KEYS:], call.keys)
 
 
-def _forget(kept: dict[Any, Any], most: int) -> None:
+def _halve(kept: dict[Any, Any], most: int) -> None:
     """Drop the oldest half of what is kept if there is more than ``most``."""
     if len(kept) > most:
         for key in list(kept)[: most // 2]:

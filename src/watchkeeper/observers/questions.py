@@ -48,6 +48,7 @@ class Question(msgspec.Struct, gc=False):
     """What the arguments of a call say; filled while they are read.
 
     Attributes:
+        given: The arguments themselves, or the text that the model wrote in their place.
         exact: All of them but those that differ by themselves.
         shown: The same without those that only say how much to show.
         asked: The texts of the question.
@@ -62,6 +63,7 @@ class Question(msgspec.Struct, gc=False):
         changes: Whether they show that something is changed.
     """
 
+    given: str | Sequence[Argument]
     exact: list[str]
     shown: list[str]
     asked: list[str]
@@ -91,18 +93,28 @@ FORMAT_KEYS: Final = re.compile(
     r"^(?:.*_)?(?:format|fmt|output|style|sort|sort_by|order|order_by|verbose|verbosity|color|colour|encoding|pretty"
     r"|view|mode|detail|details|render|reporter|lang|locale|tz|timezone|columns|fields|include|show|as)$"
 )
+CURSOR_KEYS: Final = re.compile(
+    r"^(?:.*_)?(?:cursor|page_?token|next_?token|token_?next|continue|continuation(?:_?token)?|marker|bookmark"
+    r"|scroll_?id|starting_?after|search_?after)$"
+)
+"""Arguments that say where the answer goes on."""
+
 PASSING_KEYS: Final = re.compile(
     r"^(?:.*_)?(?:(?:request|req|trace|span|correlation|idempotency|nonce)_?(?:id|key|uuid|token|ref)|nonce|timestamp"
     r"|ts|attempt|tries|seq|reason|reasoning|thought|thoughts|why|rationale|explanation|purpose|justification|intent"
     r"|now|cache_bust|cachebuster)$"
 )
-OWN_ID_KEYS: Final = re.compile(r"^(?:.*_)?(?:session|client|call|message)_?(?:id|key|uuid|token|ref)$")
-"""Arguments that differ at every call by themselves if they are codes."""
+OWN_ID_KEYS: Final = re.compile(
+    r"^(?:.*_)?(?:(?:session|client|call|message)_?(?:id|key|uuid|token|ref)|at|time|clock)$"
+)
+"""Arguments that differ at every call by themselves if they are codes, or moments with seconds."""
 
 CODE: Final = re.compile(
     r"(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{5,64}|0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 )
 """Hashes, addresses and ids of machines, in small letters."""
+
+MOMENT: Final = re.compile(r"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?")
 
 PAYLOAD_KEYS: Final = re.compile(
     r"^(?:.*_)?(?:content|contents|body|new|old|new_\w+|old_\w+|replacement|replace|replace_with|patch|diff|before"
@@ -125,7 +137,15 @@ SQL: Final = re.compile(
     r"\s*(?:(select|with|copy)|(insert|update|delete|create|alter|drop|merge|truncate|grant|revoke))\s", re.I
 )
 METHODS: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
-RANGE: Final = re.compile(r"(?!\d\d?:\d\d$) ?\[? ?-?\d+ ?(?:[-:,.]{1,3} ?-?\d+)? ?\]? ?")
+RANGE: Final = re.compile(
+    r"(?!\d\d?:\d\d$) ?\[? ?-?\d+ ?(?:[-:,.]{1,3} ?-?\d+)? ?\]? ?"
+    r"|(?:[\w ']{1,40}!)?\$?[A-Za-z]{1,3}\$?\d{0,7}:\$?[A-Za-z]{1,3}\$?\d{0,7}"
+    r"|[-+]?\d+ ?[smhd]"
+)
+"""A number, a range of numbers or of the cells of a table, or a time span."""
+
+PARAMETER: Final = re.compile(r"([?&])([\w.\[\]-]{1,60})=([^&#\s'\"]*)")
+"""A parameter of an address."""
 
 HAS_DIGIT: Final = re.compile(r"\d")
 
@@ -133,22 +153,52 @@ Kind = tuple[str, bool, bool]
 """What the name of an argument says about it, and whether it names an operation or an id."""
 
 
-def read_arguments(params: Any) -> Question:
+class Argument(msgspec.Struct, frozen=True, gc=False):
+    """One value among the arguments of a call.
+
+    Attributes:
+        path: Its name, with the names of what it stands in.
+        key: Its own name.
+        kind: What that name says about it.
+        value: The value; of a list of texts, these with blanks between them.
+    """
+
+    path: str
+    key: str
+    kind: Kind
+    value: Any
+
+
+def arguments_of(params: Any) -> Sequence[Argument]:
+    """Return the values of arguments in the order of their names, at most `READ_VALUES`.
+
+    Args:
+        params: Decoded arguments.
+    """
+    found: list[Argument] = []
+    for path, value in islice(flat(params), READ_VALUES):
+        key = path.rpartition(".")[2]
+        found.append(Argument(path, key, kind_of_key(key[:LONGEST_KEY]), value))
+    return found
+
+
+def read_arguments(given: str | Sequence[Argument]) -> Question:
     """Return what arguments ask and what they write.
 
     Args:
-        params: Decoded arguments, or the text that the model wrote in their place, which is a command.
+        given: The arguments, or the text that the model wrote in their place, which is a command.
     """
-    question = Question([], [], [], [], [], [], [], [], [], [], [])
-    if isinstance(params, str):
-        _read_text(("", False, False), both_ends(params), question)
+    question = Question(given, [], [], [], [], [], [], [], [], [], [], [])
+    if isinstance(given, str):
+        _read_text(("", False, False), both_ends(given), question)
         return question
     left = READ_ARGUMENTS
-    for path, value in islice(_flat(params), READ_VALUES):
+    for each in given:
+        value = each.value
         if isinstance(value, str):
             left -= min(len(value), READ_CHARS)
             value = both_ends(value) if left >= 0 else f"{hash(value)}"  # of the rest only whether it is the same
-        _read_value(path, kind_of_key(path.rpartition(".")[2][:LONGEST_KEY]), value, question)
+        _read_value(each.path, each.kind, value, question)
     return question
 
 
@@ -160,8 +210,9 @@ def both_ends(text: str) -> str:
     return f"{text[:half]}\nmiddle{hash(text[half:-half])}\n{text[-half:]}"
 
 
-def settle(question: Question, *, written: bool) -> None:
-    """Take what may be written as written or as asked for, now that the result is known."""
+def settle(question: Question, *, written: bool) -> bool:
+    """Take what may be written as written or as asked for, now that the result is known; return whether it is asked."""
+    asked = bool(question.maybe) and not written
     if written:
         question.payload += question.maybe
     else:
@@ -170,6 +221,7 @@ def settle(question: Question, *, written: bool) -> None:
     question.maybe = []
     if not question.asked and not question.payload:
         question.shown = question.exact
+    return asked
 
 
 @lru_cache(maxsize=1024)
@@ -179,6 +231,7 @@ def kind_of_key(key: str) -> Kind:
     kinds = (
         ("passing", PASSING_KEYS),
         ("own id", OWN_ID_KEYS),
+        ("cursor", CURSOR_KEYS),
         ("line", LINE_KEYS),
         ("old", OLD_KEYS),
         ("payload", PAYLOAD_KEYS),
@@ -192,12 +245,14 @@ def kind_of_key(key: str) -> Kind:
 
 def _read_value(path: str, key: Kind, value: Any, question: Question) -> None:
     kind = key[0]
+    if kind == "line" and (not isinstance(value, str) or RANGE.fullmatch(value)):
+        kind = "shown"  # not a command line, but a line of a file
     if value is None or value == "" or (kind == "passing" and not isinstance(value, bool)):
         return
     if isinstance(value, str):
-        if kind == "own id" and CODE.fullmatch(value.lower()):
+        if kind == "own id" and (CODE.fullmatch(value.lower()) or MOMENT.fullmatch(value)):
             return
-        if (kind == "format" and not HAS_DIGIT.search(value)) or (kind == "shown" and RANGE.fullmatch(value)):
+        if _only_shows(kind, value):
             question.exact.append(f"{path}={value}")
             if key[1]:
                 question.doing.append(value[:LONGEST_VERB].lower())
@@ -211,6 +266,23 @@ def _read_value(path: str, key: Kind, value: Any, question: Question) -> None:
         if key[2]:
             question.things.append(f"{path}={value}".lower())
         _asked(f"{value}", question)
+
+
+def _only_shows(kind: str, value: str) -> bool:
+    """Whether a text among the arguments only says how much of the answer to show, or in what form."""
+    if kind == "shown":
+        return RANGE.fullmatch(value) is not None
+    return kind == "cursor" or (kind == "format" and not HAS_DIGIT.search(value))
+
+
+def without_view(address: str) -> str:
+    """Return an address without the parameters that only say how much of the answer to show, or that pass."""
+    return PARAMETER.sub(_kept, address)
+
+
+def _kept(found: re.Match[str]) -> str:
+    kind = kind_of_key(found[2][:LONGEST_KEY])[0]
+    return found[1] if kind in ("passing", "own id") or _only_shows(kind, found[3]) else found[0]
 
 
 def _read_text(key: Kind, text: str, question: Question) -> None:
@@ -239,7 +311,7 @@ def _read_text(key: Kind, text: str, question: Question) -> None:
 
 
 def _read_line(text: str, question: Question) -> None:
-    line = read_line(text)
+    line = read_line(without_view(text) if "?" in text else text)
     question.exact.append(" ".join(text.split()))
     question.raw.append(text)
     question.shown.append(line.asked.lower())
@@ -261,11 +333,12 @@ def _asked(text: str, question: Question) -> None:
     if text and " " not in text:
         question.names += _terms_in(text).literals if LITERAL.search(text) else (stem(text.lower()),)
     question.exact.append(text)
+    text = without_view(text) if "?" in text else text
     question.shown.append(text.lower().removeprefix("./").rstrip("/"))
     question.asked.append(text)
 
 
-def _flat(params: Any, path: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
+def flat(params: Any, path: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
     """Yield the values of arguments with their names, in the order of the names."""
     if isinstance(params, Mapping):
         named = cast("Any", params)
@@ -296,7 +369,7 @@ def _within(value: Any, path: str, depth: int) -> Iterable[tuple[str, Any]]:
     elif value is None or isinstance(value, str | int | float):
         yield path, value
     elif depth < 4 and (isinstance(value, Mapping | msgspec.Struct) or is_dataclass(value)):
-        yield from _flat(value, path, depth + 1)
+        yield from flat(value, path, depth + 1)
     else:
         yield path, "object"
 
@@ -336,6 +409,15 @@ def terms_of(question: Question) -> Terms:
 
 
 def _terms_in(text: str) -> Terms:
+    return _terms_in_short(text) if len(text) <= LONGEST_NAME else _read_terms(text)
+
+
+@lru_cache(maxsize=1024)
+def _terms_in_short(text: str) -> Terms:
+    return _read_terms(text)  # what is asked is read as a value, for the outcome, and for the question
+
+
+def _read_terms(text: str) -> Terms:
     literals: list[str] = []
     words: list[str] = []
     things: list[str] = []
@@ -376,7 +458,7 @@ def term_of(term: str) -> tuple[bool, str]:
 def place_of(path: str) -> str:
     """Return the last two parts of a path, which are the same however it is written."""
     parts = [part for part in re.split(r"[/\\]+", path.lower()) if part not in ("", ".", "..", "~")]
-    return "/".join(parts[-2:])
+    return "/".join(parts[-3:])
 
 
 @lru_cache(maxsize=4096)
@@ -413,7 +495,7 @@ def spellings(thing: str) -> tuple[str, ...]:
     if "/" not in plain:
         return (plain,) if plain else ()
     if scheme.startswith("http"):
-        return plain, plain.partition("/")[0]
+        return plain, plain.partition("/")[0], plain.rpartition("/")[0]
     plain = plain.lstrip("./")
     return plain, plain.rpartition("/")[2]
 
@@ -456,6 +538,9 @@ WHOLE: Final = words_of(
 SUBCOMMAND: Final = re.compile(r"-m|[a-z][a-z_-]*")
 
 LINE: Final = re.compile(r"\s*(?:\$ )?([a-z][\w.+-]*)\s+\S")
+OPTION: Final = re.compile(r"\s*[a-z][\w.+-]*(?: [\w./=:-]+){0,3} --?[a-z]")
+"""How a line begins that has options."""
+
 IN_QUOTES: Final = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\[\s\S]?)*(?:\"|\Z)")
 BETWEEN: Final = re.compile(r"(?:&&|\|\||;|\n|(?<!\|)\|(?!\|))")
 REDIRECT: Final = re.compile(r"(?<![0-9&<>=-])1?>>?\s*+(?!/dev/null|&)[\w./~$\"'-]")
@@ -510,7 +595,7 @@ class Line(NamedTuple):
 def is_line(text: str) -> bool:
     """Return whether a text without a telling name looks like a command line."""
     found = LINE.match(text)
-    return found is not None and found.group(1) in STARTERS
+    return found is not None and (found.group(1) in STARTERS or OPTION.match(text) is not None)
 
 
 def read_line(text: str) -> Line:

@@ -3,7 +3,7 @@
 A result is read as a set of words and a list of numbers. What differs at every call by itself is left out: moments,
 durations of the call, addresses, hashes, and fields that by their name hold ids of requests, tokens or counts of
 attempts. The order and the layout of a result do not matter. What was asked is read by `questions`, whether the call
-failed and of what cause by `refusals`.
+failed and of what cause by `failures`.
 
 Every call is read in a time that is bounded by `READ_CHARS`, not by its size.
 """
@@ -22,15 +22,18 @@ from watchkeeper.observers.questions import (
     CODE,
     READ_CHARS,
     THINGS,
+    Argument,
     Question,
     Terms,
+    arguments_of,
     read_arguments,
     settle,
     spellings,
     terms_of,
     words_of,
 )
-from watchkeeper.observers.refusals import CHANGED, YES, Failure, Outcome, Verdict, failure_of, verdict_of
+from watchkeeper.observers.failures.causes import Failure, failure_of
+from watchkeeper.observers.failures.refusals import CHANGED, YES, Outcome, Verdict, verdict_of
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import KEPT_CALLS
 from watchkeeper.tools.context import ToolInvoked, error_message, is_success
@@ -55,7 +58,7 @@ PASSING_FIELD: Final = re.compile(
     r"(?:[a-z]+[_-])*(?:(?:request|req|trace|span|correlation|session|transaction|txn|nonce|etag|cursor|timestamp|ts"
     r"|elapsed|duration|took|uptime|age|attempts?|tries|try|polls?|looks?|calls?|seq|pid|checked|asked|queried|polled"
     r"|fetched|refreshed|time|runtime|nonce|response-time|wall|token|hash|sha|sha256|md5|digest|checksum|rev|revision"
-    r"|rid|tid|execution_count|seconds|secs)(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|number|key|token"
+    r"|rid|tid|seed|execution_count|seconds|secs)(?:[_-]?(?:id|uuid|no|nr|at|ms|s|sec|secs|seconds|hash|number|key|token"
     r"|time|ref)){0,3}|(?:query|server|exec|execution|total|cpu|read|load|db|sql|tool|fetch|op)_?(?:ms|millis|secs|seconds"
     r"|time)|[a-z_]+_(?:at|ts|hash|token|elapsed|rev))|ms|millis|msec|requestid|traceid|in|after|within|real|user|sys"
 )
@@ -67,25 +70,44 @@ LONGEST_FIELD: Final = 100
 MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys"))
 """Words after which only a duration passes."""
 
+LASTED: Final = re.compile(
+    r"\A\s*[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]"
+    r"|[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]\s*\Z|, [\d.,]+ ?ms(?=\)\s*\Z)"
+)
+"""How long a call lasted, or when it was made, at an edge of its result."""
+
 UNITS: Final = re.compile(r"[\d.,]+ ?(?:ns|µs|us|ms|msec)|\d+[.,]\d+ ?(?:s|secs?|seconds?)")
 FOLLOWED: Final = frozenset(("exit", "code", "status", "exit_code", "returncode", "exitcode", "rc"))
 """Words after which a zero says nothing."""
 
 
 RED: Final = re.compile(
-    r"(?<!\b0 )(?<!\bno )\b(?:fail(?:ed|s|ure|ures|ing)?|error|errors|exception|traceback|mismatch|invalid|denied"
+    r"\b(?<!\b0 )(?<!\bno )(?:fail(?:ed|s|ure|ures|ing)?|error|errors|exception|traceback|mismatch|invalid|denied"
     r"|refused|forbidden|unauthorized|timed out|timeout|red|rejected|violations?|broken|conflict|unreachable"
     r"|fehlgeschlagen|fehler|abgelehnt|[ée]chec|erreur|fall[oó])\b(?!\W{0,4}(?:0\b|null|none|false|\[\]))"
 )
 FINAL: Final = re.compile(
-    r"(?<!\b0 )(?<!\bno )(?<!\bif )\b(?:failed|cancell?ed|aborted|terminated|killed|dead|lost|crashed|expired|rejected"
+    r"\b(?<!\b0 )(?<!\bno )(?<!\bif )(?:failed|cancell?ed|aborted|terminated|killed|dead|lost|crashed|expired|rejected"
     r"|declined|stopped|gone|exited|deadlettered)\b(?!\W{0,4}(?:0\b|null|none|false|\[\]|[1-9]))"
 )
 ACK_WORDS: Final = 25
 """An acknowledgement has at most so many words."""
 
+BRIEF: Final = 3
+"""An answer of so many words and numbers that says no no acknowledges what may be a change, in any language."""
+
 COMMENT: Final = re.compile(r"(?:^|(?<=[;{},]))[^\S\n]*//.*$|(?:^|(?<=\s))#(?:[^\S\n].*)?$", re.MULTILINE)
 """A comment in a program; not the rest of an address, of a division or of a number such as ``#12``."""
+
+AGAIN: Final = re.compile(
+    r"\b(?:(?:just |only )?(?:a )?(?:(?:kind|gentle|friendly|short|quick|second|another) )*reminder|once (?:more|again)"
+    r"|again|(?:just )?following up|follow-?up|any (?:news|update)s?|did you (?:see|get|receive|read) my (?:\w+ )?\w+"
+    r"|as i (?:wrote|said|asked)|(?:please|kindly) (?:note|remember)|checking in|still waiting|urgent"
+    r"|(?:zur |kurze |freundliche )*erinnerung|noch ?(?:ein)?mal|nochmals|bitte beachten|wie geschrieben"
+    r"|please|kindly|bitte|still)\b[\s:,.;?!-]*",
+    re.IGNORECASE,
+)
+"""What a message says that asks for the same again."""
 
 ENDS: Final = frozenset("\n{}[]")
 ROW_WORDS: Final = 2
@@ -105,9 +127,12 @@ ENVELOPE: Final = words_of(
     " stderr exit error errors found match matches matched hit hits item items total count rows row empty please"
     " try could couldn did didn does doesn t can cannot can't s zero 0 yes response reply returned returning see"
     " info note warning trace span request req attempt poll look call id ms took elapsed time unchanged same noted"
-    " acknowledged recorded received thanks thank sorry unable query search searched"
+    " acknowledged recorded received thanks thank sorry unable query search searched ack"
 )
 """Words that frame an answer and say nothing about the matter."""
+
+FRAME: Final = ENVELOPE | words_of("table tr td th ul li p b div span wall output")
+"""The same, and names of tags."""
 
 NO_WORDS: Final = words_of(
     "no not none nothing zero empty unknown missing without cannot null keine kein nicht nichts aucun aucune rien"
@@ -134,15 +159,17 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         index: Its number in the session, from 1.
-        name: The tool.
+        invoked: The call itself.
+        given: Its arguments, or the text that the model wrote in their place.
         at: When it began, in seconds since 1970.
         success: Whether it succeeded by what the tool reported.
         outcome: Whether it succeeded, failed, or neither, by what the tool reported and by what it says.
-        message: If it failed: what it says went wrong, in small letters.
+        message: If it failed, or may have: what it says went wrong, in small letters.
+        likeness: Fingerprint of the words of a short result, without names, numbers and words of the question; else 0.
         doing: Fingerprint of the tool with the program and subcommand of a command line, the verb of a statement or the
             operation that is named.
-        addresses: The files, addresses, hosts, ids and names that its arguments and its command line name, in small
-            letters; of a path also its last part, of a URL also its host.
+        things: The names among its arguments, in their spellings.
+        named: The names within them, as they stand; without operations; of numbers only the longer ones.
         exact: Fingerprint of the tool and all arguments but those that differ by themselves.
         action: The same without arguments that only say how much to show.
         literals: Names and numbers that it asks for, in small letters and without punctuation.
@@ -165,18 +192,20 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
         is_no: Whether the result is short and says no, or says nothing that is not in the question.
         is_red: Whether it says that something failed.
         is_final: Whether it says that something has ended for good.
-        unknown_tool: Whether there is no such tool.
         is_pause: Whether it asks for nothing but, at most, a number, and is told nothing.
     """
 
     index: int
-    name: str
+    invoked: ToolInvoked
+    given: str | Sequence[Argument]
     at: float
     success: bool
     outcome: Outcome
     message: str
+    likeness: int
     doing: int
-    addresses: frozenset[str]
+    things: tuple[str, ...]
+    named: tuple[str, ...]
     exact: int
     action: int
     literals: frozenset[str]
@@ -200,12 +229,23 @@ class Reading(msgspec.Struct, frozen=True, gc=False):
     is_red: bool
     is_final: bool
     is_pause: bool
-    unknown_tool: bool
+
+    @property
+    def name(self) -> str:
+        """The tool."""
+        return self.invoked.name
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """The files, addresses, hosts, ids and names that its arguments and its command line name, in small letters; of
+        a path also its last part, of a URL also its host.
+        """
+        return frozenset([*self.things, *(each for thing in self.named for each in spellings(thing.lower()))])
 
     @property
     def failure(self) -> Failure:
         """What is to be known of a call that failed."""
-        return failure_of(self.message, unknown_tool=self.unknown_tool, echo=self.echo)
+        return failure_of(self.message, unknown_tool=self.invoked.outcome == "unknown_tool", echo=self.echo)
 
     @property
     def is_ack(self) -> bool:
@@ -225,57 +265,62 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
         invoked: The call.
         index: Its number in the session, from 1.
     """
-    question = read_arguments(invoked.params)
+    params = invoked.params
+    given = params if isinstance(params, str) else arguments_of(params)
+    question = read_arguments(given)
     text = result_of(invoked.rendered_output, question).lower()
     tokens = tokens_of(text)
     found = frozenset(tokens) - ENDS
+    terms = terms_of(question)
     verdict = verdict_of(
         text,
         error_message(invoked) or "",
         success=is_success(invoked),
         words=found,
-        literals=terms_of(question).literals,
+        literals=terms.literals,
         question=question,
     )
-    settle(question, written=verdict.outcome == "failed" or _acknowledges(len(tokens), found))
-    return _reading(invoked, index, question, text, tokens, found, verdict)
+    if settle(question, written=verdict.outcome == "failed" or _acknowledges(len(tokens), found)):
+        terms = terms_of(question)
+    return _reading(invoked, index, question, terms, text, tokens, found, verdict)
 
 
 def _reading(
     invoked: ToolInvoked,
     index: int,
     question: Question,
+    terms: Terms,
     text: str,
     tokens: list[str],
     found: frozenset[str],
     verdict: Verdict,
 ) -> Reading:
-    terms = terms_of(question)
-    literals, words = terms.literals, terms.words
-    success, size = is_success(invoked), len(tokens)
+    literals, words = terms.literals.difference(question.doing), terms.words  # operations are no names
     asked = " ".join(question.asked)
     spoken = frozenset((*tokens_of(asked.lower()), *asked.lower().split()))
-    written = " ".join([text for text in (*question.payload, *question.raw) if text])
-    echo = spoken.union(tokens_of(bounded(written).lower())) if written else spoken
-    numbers, labels = numbers_of(tokens)
+    echo = _echo_of(question, spoken)
+    numbers, labels, rows = parts_of(tokens, spoken)
+    size, success = len(tokens), is_success(invoked)
     items = found.difference(ENVELOPE, numbers)
     is_red = not success or (not RED_WORDS.isdisjoint(found) and RED.search(text) is not None)
     clear = question.changes or bool(question.payload)
-    state = 0
-    if clear or (not is_red and size <= ACK_WORDS and not CHANGED.isdisjoint(found)):
-        state = hash(tuple(map(normal, question.payload)) if question.payload else ("", *map(normal, question.exact)))
+    changed = clear or (not is_red and size <= ACK_WORDS and not CHANGED.isdisjoint(found))
+    state = _state_after(question) if changed else 0
     says_nothing = not (items - echo or frozenset(numbers) - echo - NOUGHT or found & YES)
     amount, likes = amount_of(question.payload or question.exact) if state else ((), 0)
     key = (invoked.name, *question.shown)
     return Reading(
         index=index,
-        name=invoked.name,
+        invoked=invoked,
+        given=question.given,
         at=invoked.created_at.timestamp() - invoked.duration_ms / 1000,
         success=success,
         outcome=verdict.outcome,
-        message=(verdict.message or invoked.outcome) if verdict.outcome == "failed" else "",
+        message=verdict.message or (invoked.outcome if verdict.outcome == "failed" else ""),
+        likeness=_likeness(tokens, spoken) if size <= ACK_WORDS else 0,
         doing=hash((invoked.name, *question.doing)),
-        addresses=addresses_of(question, terms),
+        things=tuple(question.things),
+        named=tuple([term for term in terms.things[:THINGS] if _is_name(term, question.doing)]),
         exact=hash((invoked.name, *question.exact, *question.payload)),
         action=hash((*key, *question.payload)),
         literals=literals,
@@ -293,50 +338,77 @@ def _reading(
         numbers=numbers,
         labels=labels,
         shape=hash(items - spoken),
-        rows=rows_of(tokens, spoken),
+        rows=rows,
         size=size,
         is_no=size <= 4 * ACK_WORDS and (not NO_WORDS.isdisjoint(found) or "0" in numbers or says_nothing),
         is_red=is_red,
         is_final=not FINAL_WORDS.isdisjoint(found) and FINAL.search(text) is not None,
         is_pause=not asked and size <= 8 and not question.payload and bool(question.exact),
-        unknown_tool=invoked.outcome == "unknown_tool",
     )
 
 
-def numbers_of(tokens: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the numbers of a result, and what stands before each."""
+def _echo_of(question: Question, spoken: frozenset[str]) -> frozenset[str]:
+    """Return the words that an answer may only repeat: what was asked, and what was written."""
+    written = " ".join([text for text in (*question.payload, *question.raw) if text])
+    return spoken.union(tokens_of(bounded(written).lower())) if written else spoken
+
+
+def _state_after(question: Question) -> int:
+    """Return what a change leaves a thing in, as far as the arguments say."""
+    return hash(tuple(map(normal, question.payload)) if question.payload else ("", *map(normal, question.exact)))
+
+
+def _likeness(tokens: Sequence[str], asked: frozenset[str]) -> int:
+    words = frozenset([token for token in tokens if token.isalpha() and token not in asked])
+    words -= FRAME
+    return hash(words) if words else 0
+
+
+def parts_of(tokens: Sequence[str], asked: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[int]]:
+    """Return the numbers of a result, what stands before each, and fingerprints of its rows.
+
+    Rows are those that say enough to be told apart, without words that frame an answer, and not only words of the
+    question.
+    """
     numbers: list[str] = []
     labels: list[str] = []
+    rows: list[int] = []
+    row: list[str] = []
     before = ""
-    for token in tokens:
-        if token[0] in DIGITS:
-            numbers.append(token)
-            labels.append(before)
+    for token in (*tokens, "\n"):
+        if token in ENDS:
+            if len(row) >= ROW_WORDS and not asked.issuperset(row):
+                rows.append(hash(frozenset(row)))
+            row = []
+        else:
+            if token not in ENVELOPE:
+                row.append(token)
+            if token[0] in DIGITS:
+                numbers.append(token)
+                labels.append(before)
         before = token
-    return tuple(numbers), tuple(labels)
+    return tuple(numbers), tuple(labels), frozenset(rows)
 
 
-def addresses_of(question: Question, terms: Terms) -> frozenset[str]:
-    """Return what a question names, in its spellings; without operations; of numbers only the longer ones."""
-    found = list(question.things)
-    for term in map(str.lower, terms.things[:THINGS]):
-        if term not in question.doing and (len(term) > 2 or not term.isdigit()):
-            found += spellings(term)
-    return frozenset(found)
+def _is_name(term: str, doing: Sequence[str]) -> bool:
+    return term[0] != "-" and (len(term) > 2 or not term.isdigit()) and (not doing or term.lower() not in doing)
 
 
 def _acknowledges(size: int, found: frozenset[str]) -> bool:
     """Whether a result says no more than that something was done."""
-    return size <= ACK_WORDS and (not found or not (CHANGED.isdisjoint(found) and YES.isdisjoint(found)))
+    if size > ACK_WORDS:
+        return False
+    brief = size <= BRIEF and "0" not in found and NO_WORDS.isdisjoint(found) and any(map(str.isalpha, found))
+    return not found or brief or not (CHANGED.isdisjoint(found) and YES.isdisjoint(found))
 
 
 def result_of(text: str, question: Question) -> str:
-    """Return what is read of a result: without the command line that a terminal shows first, and bounded."""
+    """Return what is read of a result: bounded, without the command line and the duration that frame it."""
     for raw in question.raw:
         place = text.find(raw, 0, len(raw) + 8)
         if raw and place >= 0:
             text = text[place + len(raw) :]
-    return bounded(text)
+    return LASTED.sub("", bounded(text))
 
 
 def tokens_of(text: str) -> list[str]:
@@ -354,7 +426,9 @@ def tokens_of(text: str) -> list[str]:
         elif token in ENDS:
             kept.append(token)
         elif token.isdigit():
-            if not (before and (is_passing(before) or (token == "0" and before in FOLLOWED))) or before in MEASURED:
+            if before == "in" and kept and kept[-1] == "[":
+                pass  # the count of a notebook's cells: In [12]
+            elif not (before and (is_passing(before) or (token == "0" and before in FOLLOWED))) or before in MEASURED:
                 kept.append(token)
             elif kept and kept[-1] == before:
                 kept.pop()
@@ -403,20 +477,6 @@ def is_passing(before: str) -> bool:
     return len(before) <= LONGEST_FIELD and PASSING_FIELD.fullmatch(before) is not None
 
 
-def rows_of(tokens: Sequence[str], asked: frozenset[str]) -> frozenset[int]:
-    """Return fingerprints of the rows of a result that say enough to be told apart, without words of the question."""
-    rows: list[int] = []
-    row: list[str] = []
-    for token in (*tokens, "\n"):
-        if token in ENDS:
-            if len(row) >= ROW_WORDS and not asked.issuperset(row):
-                rows.append(hash(frozenset(row)))
-            row = []
-        elif token not in ENVELOPE:
-            row.append(token)
-    return frozenset(rows)
-
-
 def bounded(text: str) -> str:
     """Return a text, or both ends of a long one with a fingerprint of its middle between them."""
     if len(text) <= READ_CHARS:
@@ -426,8 +486,10 @@ def bounded(text: str) -> str:
 
 
 def normal(text: str) -> str:
-    """Return a text without its layout and, if it has several lines, without comments."""
-    bare = COMMENT.sub("", text) if "\n" in text else text
+    """Return a text without its layout and, if it has several lines, without comments; else without words that only
+    ask again.
+    """
+    bare = COMMENT.sub("", text) if "\n" in text else AGAIN.sub("", text)
     return "".join(bare.lower().split()) or "".join(text.split())
 
 

@@ -17,11 +17,11 @@ import msgspec
 
 from watchkeeper.core.errors import ObserverError
 from watchkeeper.core.quantities import is_number
-from watchkeeper.observers.evidence import check_settings, cite, shorten, told_up_to
+from watchkeeper.observers.evidence import CallByCall, check_settings, cite, shorten
 from watchkeeper.observers.progress import Progress
 from watchkeeper.observers.reading import Reading, readings_of
 from watchkeeper.prompt.advice import Assessment, Observation, Severity
-from watchkeeper.prompt.observer import ObserverContext, on_loop
+from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import KEPT_CALLS
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
@@ -108,7 +108,7 @@ class Stalls:
 
 
 @dataclass(frozen=True, slots=True)
-class StallDetector:
+class StallDetector(CallByCall[Found]):
     """Tells the agent that its calls get it nowhere.
 
     Attributes:
@@ -138,25 +138,6 @@ class StallDetector:
             if not is_number(value) or value <= 0:
                 raise ObserverError(f"StallDetector({field}={value!r}) must be a number of seconds above 0")
 
-    @on_loop
-    def should_run(self, session: Session, *, context: ObserverContext) -> bool:
-        """Whether a call since the last look was fruitless and the score stood at the threshold."""
-        return bool(self._since(context))
-
-    def observe(self, session: Session, *, context: ObserverContext) -> Assessment | None:
-        """Return the gravest stall that stood since the last look; of equally grave ones the newest."""
-        found = self._since(context)
-        count = context.trajectory.count
-        if not found:
-            return None
-        if len(found) > 1 or found[-1].index < count:
-            told = told_up_to(session, self.name, count - context.trajectory.unseen_by(self.name))
-            found = [each for each in found if each.index > told or each.index == count]
-        if not found:
-            return None
-        best = max(found, key=lambda each: (each.severity == "warning", each.index))
-        return self._assessment(best, count, session[ToolInvoked].all())
-
     def _since(self, context: ObserverContext) -> Sequence[Found]:
         """Return the stalls that stood after the calls since the last look."""
         trajectory = context.trajectory
@@ -167,19 +148,21 @@ class StallDetector:
         since = trajectory.count - min(trajectory.unseen_by(self.name), LOOKED_BACK)
         return [each for each in stalls.found if each.index > since]
 
-    def _assessment(self, found: Found, count: int, calls: Sequence[ToolInvoked]) -> Assessment:
-        """Return the assessment of a stall as it stood after one of ``count`` calls."""
-        last = found.index
-        doing, until = ("be going", "") if last == count else ("have gone", f", up to call #{last}")
-        said = f"{found.said}{until}."
+    def _assessment(self, found: Sequence[Found], session: Session, context: ObserverContext) -> Assessment:
+        """Return the assessment of the gravest stall; of equally grave ones the newest."""
+        gravest = max(found, key=lambda each: (each.severity == "warning", each.index))
+        last = gravest.index
+        is_newest = last == context.trajectory.count
+        doing, until = ("be going", "") if is_newest else ("have gone", f", up to call #{last}")
+        said = f"{gravest.said}{until}."
         return Assessment(
             self.name,
             f"You seem to {doing} in circles: {said}",
-            (Observation(found.category, said, cite(calls, found.indices)),),
+            (Observation(gravest.category, said, cite(session[ToolInvoked].all(), gravest.indices)),),
             (
                 "What you have seen will not change by asking again: use it, or try something else.",
                 "If you are waiting for something, do other work meanwhile and look again later.",
                 "If you cannot get further, say what is missing and finish with what you have.",
             ),
-            found.severity,
+            gravest.severity,
         )

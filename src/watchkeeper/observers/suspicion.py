@@ -1,8 +1,9 @@
 """An observer that suspects trouble by simple rules, so that a judge is asked; the agent never hears it.
 
 `SuspicionRules` is right far less often than a detector: it is to miss little, and a judge says what is true. It has
-two rules: several of the newest calls brought nothing new or failed (a stall or an error cascade may begin), and the
-newest calls name much that neither the task nor any call before named (the agent may have left its task).
+three rules: several of the newest calls brought nothing new or failed (a stall or an error cascade may begin), some of
+the newest calls touched only things outside the task, or they name much that neither the task nor any call before
+named, and hardly anything of the task (the agent may have left it).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from watchkeeper.observers.drift.detector import DriftDetector, follower_of
 from watchkeeper.observers.evidence import check_settings, cite
 from watchkeeper.observers.progress import Progress
 from watchkeeper.observers.questions import DEEPEST
@@ -37,6 +39,12 @@ TEXTS: Final = 50
 KNOWN: Final = 20_000
 """The number of words that are remembered, the newest ones."""
 
+INSIDE: Final = 3
+"""If so many of the newest calls touched things of the task, new words are none that lead away from it."""
+
+WATCHED: Final = DriftDetector()
+"""Its thresholds do not matter here: what it knows of each call is asked for."""
+
 WAITING: Final = StallDetector()
 """Its thresholds say what is waiting, which is never suspect."""
 
@@ -53,7 +61,7 @@ class Suspected(NamedTuple):
 class Suspicions:
     """The suspicions of one trajectory: a fold over its calls."""
 
-    __slots__ = ("_bad", "_known", "_new", "_progress", "_rules", "_task", "count", "found", "last")
+    __slots__ = ("_bad", "_known", "_new", "_progress", "_rules", "_sides", "_task", "count", "found", "last")
 
     def __init__(self, rules: SuspicionRules, task: str) -> None:
         """Begin before the first call."""
@@ -63,6 +71,7 @@ class Suspicions:
         self._known: dict[str, None] = {}
         self._bad: deque[int] = deque(maxlen=rules.window)
         self._new: deque[int] = deque(maxlen=rules.ground)
+        self._sides: deque[tuple[int, str]] = deque(maxlen=max(rules.window, rules.ground))
         self.count = self.last = 0
         self.found: deque[Suspected] = deque(maxlen=rules.ground)
 
@@ -70,12 +79,16 @@ class Suspicions:
         """Read the calls that are new."""
         trajectory = context.trajectory
         calls = context.session[ToolInvoked].all()
+        sides = {call.number: call.side for call in follower_of(WATCHED, context).calls}
         for call in readings_of(context).since(self.count):
+            side = sides.get(call.index, "")
+            if side:
+                self._sides.append((call.index, side))
             fruitless = self._progress.judge(call).weight > 0
-            self._add(call.index, fruitless or call.outcome == "failed", words_in(calls[call.index - 1].params))
+            self._add(call.index, fruitless or call.outcome == "failed", words_in(calls[call.index - 1].params), side)
         self.count = trajectory.count
 
-    def _add(self, index: int, bad: bool, words: frozenset[str]) -> None:
+    def _add(self, index: int, bad: bool, words: frozenset[str], side: str) -> None:
         rules = self._rules
         new = [word for word in words if word not in self._known and word not in self._task]
         for word in words:
@@ -90,9 +103,21 @@ class Suspicions:
         if bad and len(recent) >= rules.unfruitful:
             said = f"{len(recent)} of the last {rules.window} calls failed or brought nothing new"
             self._suspect(Suspected(index, "unfruitful", said, recent))
-        elif sum(self._new) >= rules.new_words and index - self.last >= rules.apart:
+            return
+        outside = self._outside()
+        if side == "out" and len(outside) >= rules.outside and index - self.last >= 2 * rules.window:
+            said = f"{len(outside)} of the last {rules.window} comparable calls touched nothing that the task names"
+            self._suspect(Suspected(index, "outside", said, outside))
+        elif sum(self._new) >= rules.new_words and not self._is_home(index) and index - self.last >= rules.apart:
             said = f"the last {rules.ground} calls name {sum(self._new)} things that neither task nor calls had named"
             self._suspect(Suspected(index, "new_ground", said, range(max(index - rules.ground, 0) + 1, index + 1)))
+
+    def _outside(self) -> Sequence[int]:
+        return [number for number, side in list(self._sides)[-self._rules.window :] if side == "out"]
+
+    def _is_home(self, index: int) -> bool:
+        newest = (side for number, side in self._sides if number > index - self._rules.ground)
+        return sum(side == "in" for side in newest) >= INSIDE
 
     def _suspect(self, found: Suspected) -> None:
         self.last = found.after
@@ -108,15 +133,18 @@ class SuspicionRules:
     Attributes:
         window: The number of the newest calls of which some failed or brought nothing new.
         unfruitful: How many of them are suspect.
+        outside: How many of as many calls that touch something comparable touch only things outside the task (as
+            `DriftDetector` reads them) and are suspect.
         ground: The number of the newest calls whose arguments are searched for new words; texts of more than 160
             characters are not.
         new_words: How many words that neither the task nor an earlier call has are suspect.
-        apart: Calls since its last suspicion before new words are suspect again.
+        apart: Calls since its last suspicion before new words are suspect again; for work outside, twice ``window``.
         name: Its name.
     """
 
     window: int = 4
     unfruitful: int = 2
+    outside: int = 2
     ground: int = 8
     new_words: int = 11
     apart: int = 11
@@ -129,7 +157,7 @@ class SuspicionRules:
             ObserverError: Naming the field and its value.
         """
         check_settings(self, window=(1, KEPT_CALLS), ground=(1, KEPT_CALLS), new_words=(1, None), apart=(1, None))
-        check_settings(self, unfruitful=(1, self.window))
+        check_settings(self, unfruitful=(1, self.window), outside=(1, self.window))
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:

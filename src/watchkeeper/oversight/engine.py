@@ -28,15 +28,8 @@ from watchkeeper.oversight.sources import Round, Source, ask_all, said_of
 from watchkeeper.prompt.advice import SUSPICION, Advice, Assessment, Feedback, Severity, render_block
 from watchkeeper.prompt.observer import Escalation, FeedbackContext
 from watchkeeper.prompt.trajectory import Trajectory
-from watchkeeper.runtime.events import (
-    KEPT,
-    OF_ONE_CALL,
-    AdviceAcknowledged,
-    EscalationTaken,
-    ObserversRan,
-    RunStarted,
-    SourceRan,
-)
+from watchkeeper.runtime.advice_events import AdviceAcknowledged, EscalationTaken, ObserversRan, SourceRan
+from watchkeeper.runtime.events import RunStarted
 from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import RunOverError, over_at, within
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited
@@ -44,6 +37,12 @@ from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Extend, SliceView
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.filesystem import Filesystem
+
+OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
+"""The events of one tool call, in the order of the log."""
+
+KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
+"""The slices of which the oversight engine's memory is a fold: what one run did, and what it was told."""
 
 REWRITING: Final = (RolledBack, SessionReset, SliceEdited)
 """Events that change slices in a way that the newest log entries alone cannot reproduce; the state is then rebuilt from

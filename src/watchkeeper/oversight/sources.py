@@ -37,7 +37,7 @@ from watchkeeper.prompt.observer import (
     is_on_loop,
 )
 from watchkeeper.prompt.trajectory import Trajectory
-from watchkeeper.runtime.events import AdviceAcknowledged, SourceRan
+from watchkeeper.runtime.advice_events import AdviceAcknowledged, SourceRan
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, is_cancelled, within
 

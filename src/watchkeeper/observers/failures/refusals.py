@@ -1,4 +1,4 @@
-"""Whether a tool call failed, and of what cause, by what its result says.
+"""Whether a tool call failed, by what its result says; of what cause, `causes` says.
 
 A call failed if its tool reported that, or if its result says so although the tool reported a success: an error object,
 an error in the first or last line of a short answer, an exit code, or a short answer in words that says no: that
@@ -14,15 +14,16 @@ are. The words are English, with those of other languages that mean a refusal by
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, cast
 
 import msgspec
 
-from watchkeeper.observers.questions import THINGS, Question, plain, stem, things_in, words_of
+from watchkeeper.observers.failures.causes import classed, is_strong
+from watchkeeper.observers.questions import Question, plain, words_of
 
-Outcome = Literal["succeeded", "failed", "neither"]
+Outcome = Literal["succeeded", "failed", "neither", "doubtful"]
 
 FIRST_CHARS: Final = 700
 LAST_CHARS: Final = 300
@@ -48,30 +49,6 @@ class Verdict(NamedTuple):
     message: str = ""
 
 
-class Failure(NamedTuple):
-    """A failed call.
-
-    Attributes:
-        told: The things that its message names.
-        group: The class of what went wrong, empty if it is none of the common ones.
-        codes: Codes of its own that the message gives, other than those of HTTP.
-        words: The words of the message, without names, paths, ids and numbers.
-        says: The stems of those that say something of the cause, and were not among the arguments.
-        quoted: The words that the message quotes.
-    """
-
-    told: frozenset[str]
-    group: Class
-    codes: frozenset[str]
-    words: frozenset[str]
-    says: frozenset[str]
-    quoted: frozenset[str]
-
-
-Class = Literal[
-    "", "tool", "dependency", "disk", "login", "rights", "quota", "network", "lock", "conflict", "missing", "interface"
-]
-
 SUCCEEDED: Final = Verdict("succeeded")
 NEITHER: Final = Verdict("neither")
 
@@ -92,13 +69,31 @@ HINTS: Final = words_of(
     " protected installed e-stop instead already taken violates slow subscription trial licence license denegado"
     " geweigerd verweigert abgelehnt abgelaufen gesperrt nicht plein lleno interdit impossible fehler fehlgeschlagen"
     " rechazado caducado mislukt verlopen negato scaduto"
+    " disconnected reconnect unloaded dropped lost gone giving closed down warn warning warnings rej zero off full"
+    " kein keine keinen keiner keinem fehlt fehlen fehlend ungueltig ungültig unbekannt geschuetzt geschützt voll pas"
+    " plus ne aucun aucune refuse refusé bloque bloqué invalide inconnu manquant erreur échec fallo falta inválido"
+    " bloqueado lleno agotado non errore fallito bloccato niet geen ongeldig ontbreekt nao não negado recusado"
 ) | frozenset(map(str, (*range(400, 430), *range(500, 512))))
 """Words of which one stands in nearly every refusal."""
+
+DOUBTS: Final = words_of(
+    "not error errors err fail failed failure fault refused denied rejected declined expired invalid missing unable"
+    " cannot couldn unavailable warning warn lost dropped disconnected blocked locked protected busy offline closed off"
+    " timeout exceeded empty nicht kein keine fehlt fehlen pas plus aucune aucun refuse refusé niet geen nao não non"
+    " negado"
+)
+"""Words of which one makes a short answer doubtful."""
+
+YET: Final = re.compile(
+    r"\b(?:yet|still|so far|noch (?:nicht|kein\w*|immer)|pas encore|todav[ií]a no|a[uú]n no|non ancora|nog niet)\b"
+)
+"""What says that something is awaited."""
 
 HINT_PARTS: Final = (
     "error", "exception", "denied", "fail", "err_", "econn", "enot", "eacc", "etime", '": false', '":false',
     "rolled back", "used up", "used all", "out of ", "closed for", "try again", "come back", "is down", "are down",
-    "in use", "is being", "checked out", "switched off", " bytes free", "please", "too many", "sqlstate",
+    "in use", "is being", "checked out", "switched off", " bytes free", "please", "too many", "sqlstate", "sign in",
+    "log in", "invalid",
 )  # fmt: skip
 """Parts of texts of which one stands in the others."""
 
@@ -107,7 +102,8 @@ OPENING: Final = re.compile(
     r"|margin|bar|page|codes?\b)|errors?\s*[:=]\s*(?:none|no\b|0))(?:(?:error|err|fatal|failed|failure|fault|exception"
     r"|critical|abort|fehler|fehlgeschlagen|erreur|échec|refusé|errore|fallo|fout|feil|sorry|traceback|panic|rejection"
     r"|nak|nack|nok|cannot|can't|can not|could not|couldn't|unable to|tool error|syntax error|segmentation fault"
-    r"|sqlstate|msg \d+, level|unsuccessful|undeliverable|not delivered|unauthori[sz]ed|forbidden|not (?:allowed"
+    r"|sqlstate|msg \d+, level|an (?:internal |unexpected )?error (?:has )?occurr?ed|rej|unsuccessful|undeliverable"
+    r"|not delivered|unauthori[sz]ed|forbidden|not (?:allowed"
     r"|permitted|authori[sz]ed|accepted|possible|saved|filed|done|sent|written|applied|created|executed|processed"
     r"|stored|started)|(?:permission|access|operation|request|command|connection|authentication|login|call|action"
     r"|upload|write|transaction|zugriff|accès|acceso|toegang)\b[^.\n]{0,30}?\b(?:denied|refused|failed|rejected"
@@ -116,10 +112,24 @@ OPENING: Final = re.compile(
     r"|refused|rejected|declined|aborted|blocked|skipped|ignored|discarded|dropped|bounced|killed)(?:\W*$"
     r"|\s*[:;(,–-](?!\s*(?:no\b|none|false|\d))|\s*\.\s|\s+(?:by|because|due|with)\b)|no:|e(?:acces|timedout|conn\w+"
     r"|notfound|perm|busy|rofs|nospc|exist|noent|mfile|pipe)\b|[a-z_.]*(?:error|exception)\b"
-    r"|(?:http(?:/[\d.]+)? ?)?(?:status:? ?)?[45]\d\d\b(?=\s*[\w:-]*[a-z]|$|\s\d\.\d)|e[a-z]*\d{2,6}\b|-\d{2,4},"
+    r"|e ?(?:\w{2,3} )?\d{2,3}(?=:|\W*$)|e[a-z]*\d{2,6}\b|-\d{2,4},"
     r"|[a-z]{2,8}[-_]?\d{3,6}\b[^\n]{0,60}\b(?:error|not|unable|denied|exceed|fail|invalid|no|refused))"
 )
 """How the first line of a refusal begins, in lower case."""
+
+CODED: Final = re.compile(
+    r"[\[(<*!\s-]*(?:http(?:/[\d.]+)? ?)?(?:status:? ?)?[45]\d\d\b(?:\W*$|(?=\s*[\w:-]*[a-z]|\s\d\.\d)(.*))"
+)
+"""A line that begins with a code of HTTP; what stands after it must have a word of a refusal."""
+
+WORDS: Final = re.compile(r"[a-z]+")
+
+WELL: Final = re.compile(
+    r"\W*(?:(?:http(?:/[\d.]+)? ?)?(?:status:? ?)?20\d [a-z]|ok\b:? no (?:errors?|problems?|issues?)\b)"
+)
+"""How an answer begins that says that all went well."""
+
+ERROR_CODE: Final = re.compile(r"\b(?:err(?:or|no)?|fault)\s*=\s*-?[1-9]\d*\b|\b(?:state|status)\s*[:=]\s*fault\b")
 
 MESSAGE: Final = re.compile(
     r"^[\w./@-]{1,40}(?:\[\d+\])?: (?:.{0,120}: )?(?:error\b|fatal\b|permission denied|no such|command not found"
@@ -134,7 +144,7 @@ MESSAGE: Final = re.compile(
 """A line that a program writes when it fails, in lower case."""
 
 STRUCTURED: Final = re.compile(
-    r"<(?:error|fault|exception|\w+:fault)\b|<status>\s*(?:error|denied|refused|failed|rejected)|<\w+[^>]*\b(?:status"
+    r"<(?:error|fault|exception|\w+:fault)\b|^<(?:h1|h2|b|title|strong|p)>\s*[45]\d\d\b|<status>\s*(?:error|denied|refused|failed|rejected)|<\w+[^>]*\b(?:status"
     r"|result|code)=['\"](?:error|fail|denied|refused|rejected|[45]\d\d)|"
     r'^[\s{]*"(?:error|fault)"\s*:\s*(?!null|false|""|\[\s*\]|\{\s*\}|\d)|^[\s{]*"(?:ok|success)"\s*:\s*false'
 )
@@ -142,67 +152,82 @@ STRUCTURED: Final = re.compile(
 
 NAMED: Final = re.compile(
     r"(?:ok|success|accepted)\s*[:=]\s*(?:false|no)\b|(?:status|result|outcome|response)\s*[:=]\s*(?:error|err|denied"
-    r"|refused|rejected|failed|nok|ko|[45]\d\d)\b"
+    r"|refused|rejected|failed|nok|ko|[45]\d\d)\b|(?:.{0,40}[\s,;])?err(?:or)?[:=](?!none|no\b|null|ok|false)[a-z]\w{2,}"
 )
 """A line of an answer with a name and a value in each."""
 
 SAYS_NO: Final = re.compile(
     # it was not done, or cannot be
-    r"(?:\bnot|n't|\bcannot|\bno longer|\bnever|\bunable to|\bfailed to"
-    r"|\brefuse[sd]? to)(?: (?!yet)\w+){0,2}? (?:accepted|allowed|authori[sz]ed|permitted|possible|saved|filed|stored"
-    r"|sent|delivered|started|written|applied|created|executed|performed|processed|changed|updated|posted|booked"
-    r"|placed|submitted|registered|recogni[sz]ed|supported|valid|licensed|reachable|enabled|activated|installed"
-    r"|entitled|eligible|completed|transferred|uploaded|opened|connect|reach|answer\w*|respond\w*|find|understand"
-    r"|understood|do|let|take|accept|process|save|store|send|write|create|open|read|load|start|run|execute|complete"
-    r"|resolve|parse|convert|allocate|acquire|obtain|get|perform|add|post|place|change|edit|delete|print|ship|show"
-    r"|exist|match|support|know|fetch|access|upload|log|sign|bind|validate)\b(?! yet)|(?:could|can) ?(?:not|n't"
-    r"|'t) be\b|\bnothing (?:was|has been|is|got) (?!found|to|changed since|new)\w+(?:ed|en|nt|ne|de)\b"
-    r"|\bno (?:changes?|action|entry|entries|rows?|records?|orders?|bookings?) (?:was|were|has been|have been|is"
-    r"|are)? ?(?:made|taken|written|saved|stored|created|applied|posted|placed)\b|\brolled back[.:]|\bwas rolled back"
-    r"|\bunprocessed\b|\b(?:was|were|been|change|request|command|entry|message|submission|call|edit|update|posting"
-    r"|filing|job) (?:was |is )?(?:discarded|dropped|ignored|skipped|bounced|blocked|held|rejected|refused|declined"
-    r"|denied|aborted|voided|returned)\b|\b(?:refused|rejected|denied|declined)(?: by|:| because| -)|\b(?:failed"
-    r"|failure|error|fault|problem): +(?!none\b|no\W*$|0|null)\S"
+    r"(?:n't|\b(?:not|cannot|no longer|never|unable to|failed to|refuse[sd]? to))(?: (?!yet)\w+){0,2}? (?:accepted"
+    r"|allowed|authori[sz]ed|permitted|possible|saved|filed|stored|sent|delivered|started|written|applied|created"
+    r"|executed|performed|processed|changed|updated|posted|booked|placed|submitted|registered|recogni[sz]ed|supported"
+    r"|valid|licensed|reachable|enabled|activated|installed|entitled|eligible|completed|transferred|uploaded|opened"
+    r"|connect|reach|answer\w*|respond\w*|find|understand|understood|do|let|take|accept|process|save|store|send|write"
+    r"|create|open|read|load|start|run|execute|complete|resolve|parse|convert|allocate|acquire|obtain|get|perform|add"
+    r"|post|place|change|edit|delete|print|ship|show|exist|match|support|know|fetch|access|upload|log|sign|bind"
+    r"|validate)\b(?! yet)|(?:could|can) ?(?:not|n't|'t) be\b|\b(?:nothing (?:was|has been|is|got) (?!found|to"
+    r"|changed since|new)\w+(?:ed|en|nt|ne|de)\b|no (?:changes?|action|entry|entries|rows?|records?|orders?"
+    r"|bookings?) (?:was|were|has been|have been|is|are)? ?(?:made|taken|written|saved|stored|created|applied|posted"
+    r"|placed)\b|rolled back[.:]|was rolled back|unprocessed\b|(?:was|were|been|change|request|command|entry|message"
+    r"|submission|call|edit|update|posting|filing|job) (?:was |is )?(?:discarded|dropped|ignored|skipped|bounced"
+    r"|blocked|held|rejected|refused|declined|denied|aborted|voided|returned)\b|(?:refused|rejected|denied"
+    r"|declined)(?: by|:| because| -)|(?:failed|failure|error|fault|problem): +(?!none\b|no\W*$|0|null)\S)"
     # whoever asks may not
-    r"|\byou (?:do not|don't|are not|aren't|cannot|can't|may not|need\b|must\b|lack\b|have (?:used|reached|exceeded"
-    r"|no\b))|\b(?:i|we) (?:can't|cannot|can not|am not|don't (?:understand|have|know)|regret|won't|will not)\b"
-    r"|\bi'm (?:not|afraid|unable)|\bunfortunately\b|\bsorry\b|\bregret\b|\bonly (?:the |an? )?[\w-]+ (?:may|can)\b"
-    r"|\b(?:limited|restricted) to\b|\bask (?:your|the|an) |\bcontact (?:your|the|an) |no (?:permission|rights?"
-    r"|access)\b|\binsufficient |\bforbidden\b|unauthori[sz]ed|not (?:a|an) (?:member|owner|admin)|(?:permission"
-    r"|access) (?:\S+ )?(?:denied|refused|restricted)|\bscreened\b|\bpermission[_ ]denied|(?:view|read)-only for\b"
-    r"|(?:is|are) closed for (?!renov|good|lunch)|\blegal hold\b|\bembargo\b"
+    r"|no (?:permission|rights?|access)\b|unauthori[sz]ed|not (?:a|an) (?:member|owner|admin)|(?:permission"
+    r"|access) (?:\S+ )?(?:denied|refused|restricted)|(?:view|read)-only for\b|(?:is|are) closed for (?!renov|good"
+    r"|lunch)|\b(?:you (?:do not|don't|are not|aren't|cannot|can't|may not|need\b|must\b|lack\b|have (?:used|reached"
+    r"|exceeded|no\b))|(?:i|we) (?:can't|cannot|can not|am not|don't (?:understand|have|know)|regret|won't|will not)\b"
+    r"|i'm (?:not|afraid|unable)|unfortunately\b|sorry\b|regret\b|only (?:the |an? )?[\w-]+ (?:may|can)\b|(?:limited"
+    r"|restricted) to\b|ask (?:your|the|an) |contact (?:your|the|an) |insufficient |forbidden\b|screened\b"
+    r"|permission[_ ]denied|legal hold\b|embargo\b)"
     # it must be asked for in another way
-    r"|\bdid you mean\b|unexpected (?:keyword|argument|token|field|param|key|option|value|end|type)|\b(?:wants?|wanted"
-    r"|expects?|expected) (?:yyyy|an? |the |one of|int|str|num)|\bhas to be\b|\bis required\b|\b(?:bad|invalid"
-    r"|malformed|illegal|unknown|undefined|unrecogni[sz]ed|unsupported|wrong) [a-z'\"]+|\buse \S+ (?:\S+ )?instead\b"
-    r"|\buse the new\b|(?:was|is|been) (?:retired|switched off|decommissioned)|\bhas no (?:attribute|column|field"
-    r"|property|method|member|such)|\bno such \w+(?:\W*$|:|\.)|syntax error|there is no \S+ (?:called|named|by that"
-    r"|with)|\bviolates\b|already (?:on file|exists)|\bversion conflict|\brequired but\b"
+    r"|unexpected (?:keyword|argument|token|field|param|key|option|value|end|type)|(?:was|is|been) (?:retired"
+    r"|switched off|decommissioned)|syntax error|there is no \S+ (?:called|named|by that|with)|already (?:on file"
+    r"|exists)|\b(?:did you mean\b|(?:wants?|wanted|expects?|expected) (?:yyyy|an? |the |one of|int|str|num)"
+    r"|has to be\b|is required\b|(?:bad|invalid|malformed|illegal|unknown|undefined|unrecogni[sz]ed|unsupported"
+    r"|wrong) [a-z'\"]+|use \S+ (?:\S+ )?instead\b|use the new\b|has no (?:attribute|column|field|property|method"
+    r"|member|such)|no such \w+(?:\W*$|:|\.)|violates\b|version conflict|required but\b)"
     # it is not let in
-    r"|\b(?:log|sign) ?in again|please (?:log|sign)|\b(?:token|session|credentials?|password|certificate|key"
+    r"|please (?:log|sign)|\b(?:(?:log|sign) ?in again|(?:token|session|credentials?|password|certificate|key"
     r"|licen[cs]e|account|subscription|trial|permit|ticket|sign-in|cookie|secret)s?\b(?! (?:valid"
     r"|expires))[^:=\n]{0,30}\b(?:has |is |was |been )?(?:expired|lapsed|revoked|deactivated|suspended|inactive|ended"
-    r"|invalid|stale|disabled|run out|changed|wrong)\b"
+    r"|invalid|stale|disabled|run out|changed|wrong)\b)"
     # there is no more of something, or nothing answers
-    r"|\b(?:maximum|max|limit|quota|cap|allowance|users?|space|capacity|storage)\b[^:=\n]{0,24}\b(?:exceeded|reached"
-    r"|exhausted|used up|spent|hit)\b|\bover (?:quota|budget|limit)\b|\btoo many \w|\bnothing left|\bno (?:free|more"
-    r"|remaining|spare) \w|\bout of (?:memory|space|credits?|toner|paper|disk|tokens?|quota|capacity|service)\b"
-    r"|\bused all\b|\bslow down\b|\brate (?:limit|cap)|\b0 bytes free|\bno space left|100 ?% (?:of|full)|\b(?:disk"
-    r"|volume|storage|mailbox|inbox|queue|tank|drive|device) (?:is )?full\b|\bno (?:answer|reply|response|route"
-    r"|carrier)\b|\btimed? ?-?out\b|\bunreachable\b|connection (?:to \S+ )?(?:was )?(?:refused|reset|closed|lost)"
-    r"|max retries|\be(?:connrefused|connreset|timedout|notfound)\b|\bdisconnect|not (?:answering|responding)|\b(?:is"
-    r"|are) down\b|licen[cs]e not found|\b0 of \d+ \w+ed\b|try again (?:later|in)|\bretry (?:after|in|later)"
-    r"|\bcome back\b|\bisn't processed|not recogni[sz]ed"
+    r"|100 ?% (?:of|full)|connection (?:to \S+ )?(?:was )?(?:refused|reset|closed|lost)|max retries|not (?:answering"
+    r"|responding)|licen[cs]e not found|try again (?:later|in)|not recogni[sz]ed|\((?:failure|failed|error|refused"
+    r"|rejected|denied)\)|\b(?:(?:maximum|max|limit|quota|cap|allowance|users?|space|capacity"
+    r"|storage)\b[^:=\n]{0,24}\b(?:exceeded|reached|exhausted|used up|spent|hit)\b|over (?:quota|budget|limit)\b"
+    r"|too many \w|nothing left|no (?:free|more|remaining|spare) \w|out of (?:memory|space|credits?|toner|paper|disk"
+    r"|tokens?|quota|capacity|service)\b|used all\b|slow down\b|rate (?:limit|cap)|0 bytes free|no space left|(?:disk"
+    r"|volume|storage|mailbox|inbox|queue|tank|drive|device) (?:is )?full\b|no (?:answer|reply|response|route"
+    r"|carrier)\b(?! yet)|timed? ?-?out\b|unreachable\b|e(?:connrefused|connreset|timedout|notfound)\b|disconnect|(?:is"
+    r"|are) down\b|0 of \d+ (?:\w+ )?\w+ed\b|retry (?:after|in|later)|come back\b|isn't processed|(?:is|are|was"
+    r"|were) (?:no longer|protected)\b|protected (?:by|cell|file|range|object|branch|record)|(?:view|read)[- ]only\b"
+    r"|request \w*? ?access|giving up\b|(?:session|connection|line|link|carrier) (?:lost|dropped|gone)\b|no exact match"
+    r"|does not occur\b|[a-z]{3,} failed (?:\(|:|to\b|because|with)|sign in (?:through|to|with|first)\b"
+    r"|for subscribers\b)"
 )
 """What a short answer in words says that refuses something, in lower case."""
 
 FOREIGN: Final = re.compile(
-    r"verweigert|abgelehnt|abgelaufen|gesperrt|fehlgeschlagen|nicht (?:erlaubt|zulässig|möglich|erreichbar|berechtigt"
-    r"|gespeichert)|schreibgeschützt|refusée?\b|échoué|interdit|impossible|expirée?\b|plein\b|denegado|rechazad"
-    r"|no permitid|caducad|lleno|geweigerd|mislukt|verlopen|negato|scadut|отказано|ошибка|запрещ"
+    r"verweigert|abgelehnt|abgelaufen|gesperrt|fehlgeschlagen|geschuetzt|ungueltig|\bfehl(?:t|en|er)\b"
+    r"|keine? berechtigung"
+    r"|\bnicht (?!gefunden|vorhanden)(?:\w+ ){0,2}?(?:\w+(?:t|bar|ig|lich)|\w{4,}en)\b|refuse[er]?s?\b(?! to)|echou"
+    r"|interdit|impossible|expiree?s?\b|plein\b|\bn'(?:a|est|ont|etes) (?:pas|plus)\b|\bne (?:peut|sont"
+    r"|peuvent) (?:pas|plus)\b"
+    r"|\baucune? [^.]{1,30}n'|\bbloquee?\b|manquante?\b|denegad|rechazad|no (?:permitid|autorizad|se (?:pudo"
+    r"|puede))|caducad"
+    r"|bloquead|agotad|lleno|geweigerd|mislukt|verlopen|ongeldig|ontbreekt|\bniet (?!gevonden)\w+|negato|scadut|fallit"
+    r"|non (?:autorizzat|consentit|e possibile)|nao (?:foi possivel|autorizad)|отказано|ошибка|запрещ"
     r"|失败|错误|拒绝|权限|過期|失敗|エラー|権限|できません"
 )
-"""The same in other languages."""
+"""The same in other languages, without accents."""
+
+BARE: Final = str.maketrans(
+    dict(zip("àáâãçèéêëìíîïñòóôõùúû", "aaaaceeeeiiiinoooouuu", strict=True))
+    | {"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"}
+)
+"""Letters without accents."""
 
 YES: Final = words_of(
     "ok okay done success successful successfully succeeded true yes noted acknowledged recorded received thanks waited"
@@ -236,7 +261,8 @@ STATE: Final = re.compile(
 REPORT: Final = re.compile(
     r"^(?!(?:error|fault|reason|cause|why|message|msg|detail|no|nok|denied|rejected|skipped|sorry"
     r"|missing)\b)(?![^:=]{0,30}\b(?:failed|error|fault|problem|missing|rejected|refused|denied|suspended|expired"
-    r"|locked|blocked|held)\s*[:=] (?!no\b|none))(?:[\w/()-]+ ){0,3}[\w/()-]+ ?(?::[ \t]+"
+    r"|locked|blocked|held)\s*[:=] (?!no\b|none))(?![^:=\n]{0,40}\b(?:not|cannot|unable|fail\w*|reject\w*|refus\w*"
+    r"|nicht)\b[^:=\n]{0,40}[:=]\s*(?!no\b|none|false|\d))(?:[\w/()-]+ ){0,3}[\w/()-]+ ?(?::[ \t]+"
     r"|=[ \t]*)(?!not? \w)(?:\S+(?: \S+)?(?:; ?[\w ]+: \S+)*[ \t]*$|\d+ .*$)|^.*\w=\S.*\w=\S.*$",
     re.MULTILINE,
 )
@@ -274,12 +300,13 @@ CODE_FIELD: Final = re.compile(r'"(?:exit_?(?:code|status)?|return_?code|rc|exit
 VERDICT: Final = re.compile(
     r"(?<![\d.])(?!0*[45]\d\d [ef])\d+ (?:(?:tests?|checks?|cases?|specs?|assertions?|examples?|suites?"
     r"|rules?) )?(?:failed|passed|failing|passing)\b(?!:? \D*\b(?:to|because|with)\b)|^[^\S\n]*(?:failed|fail|not ok"
-    r"|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b|[45]\d\d\b)[\w./-]*[/_:.\d]|\bassert"
-    r"|\bexpected:? (?!\d+[- ][a-z])[^\s,;]*\d|\bexpected (?!an? |yyyy|one of|int|num|str|date"
-    r"|bool).{1,60}\b(?:but (?:was|got)|actual)|\b(?:failed|failures|errors|passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])"
-    r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|\b(?:tests?|specs?"
-    r"|lint)[\w ]{0,20}(?:failed|red)\b|^(?:type ?)?checks?\b[\w ]{0,20}(?:failed|red)\b|\d (?:of|/) ?\d+ (?:tests"
-    r"|checks|passed|failed|ok)",
+    r"|--- fail:?|✗|✘|✕|red)\s+(?!to\b|because|with\b|[45]\d\d\b)[\w./-]*[/_:.\d]"
+    r"|^[^\S\n]*[x×✗✘✕] \w.* (?:>|›|expected)|\[\d+/\d+\] [^\n]*: (?:fail|error)"
+    r"|[\w/-]\.\w+:\[\d+,\d+\]"
+    r"|^[^\s:]+[:(]\d+(?:[:,]\d+)?\)?:? (?:error|warning|fatal error|note)|^(?:type ?)?checks?\b[\w ]{0,20}(?:failed"
+    r"|red)\b|\d (?:of|/) ?\d+ (?:tests|checks|passed|failed|ok)|\b(?:assert|expected:? (?!\d+[- ][a-z])[^\s,;]*\d"
+    r"|expected (?!an? |yyyy|one of|int|num|str|date|bool).{1,60}\b(?:but (?:was|got)|actual)|(?:failed|failures|errors"
+    r"|passed)\"?\s*[:=]\s*\d{1,3}\b(?!\s+[a-z])|(?:tests?|specs?|lint)[\w ]{0,20}(?:failed|red)\b)",
     re.MULTILINE,
 )
 """What a check says of what it checked, in lower case."""
@@ -324,6 +351,7 @@ def verdict_of(
     has_code = (
         not ENDS.isdisjoint(words)
         or "\n? " in text
+        or "\n$? " in text
         or (text[:1] not in "{[<" and len(text) <= SHORT and not STATES.isdisjoint(words))
     )
     if success and not has_code and HINTS.isdisjoint(words) and text.isascii() and not _has_part(text):
@@ -338,6 +366,8 @@ def verdict_of(
             return SUCCEEDED
         said = _refuses(body, literals, words, question)
         if said != "failed":
+            if said == "succeeded" and _is_doubtful(body):
+                return Verdict("doubtful", body)
             return NEITHER if said == "neither" else SUCCEEDED
     body = ENVELOPE.sub("", body).strip()
     if _is_no_failure(code, body) or _asks_whether(code, body, question):
@@ -347,11 +377,14 @@ def verdict_of(
 
 def _has_part(text: str) -> bool:
     edges = text if len(text) <= SHORT else text[:LINE] + text[-LINE:]
-    return any(part in edges for part in HINT_PARTS)
+    return any(map(edges.__contains__, HINT_PARTS))
 
 
 def _refuses(body: str, literals: frozenset[str], words: frozenset[str], question: Question) -> Outcome:
     """Whether a result says that what was asked was refused or went wrong."""
+    if body.startswith("<") and len(body) <= SHORT and STRUCTURED.search(body, 0, FIRST_CHARS) is None:
+        bare = TAG.sub(" ", body).strip()
+        body = bare if bare and len(bare) <= LINE else body
     if FIELDS.match(body):
         fields = _decoded(body)
         error = _tells_error(fields) if fields else STRUCTURED.search(body, 0, FIRST_CHARS) is not None
@@ -363,7 +396,11 @@ def _refuses(body: str, literals: frozenset[str], words: frozenset[str], questio
     if len(body) > SHORT:
         is_error = first.startswith("traceback") or _is_message(ends)
         return "failed" if OPENING.match(first) is not None and is_error else "succeeded"
-    if OPENING.match(first) or _is_message((first, *ends)) or any(NAMED.match(line) for line in lines[:FEW]):
+    if WELL.match(first):
+        return "succeeded"
+    if OPENING.match(first) or _is_coded(first) or ERROR_CODE.search(first):
+        return "failed"
+    if _is_message((first, *ends)) or any(NAMED.match(line) for line in lines[:FEW]):
         return "failed"
     if LISTED.match(first) or LETTER.match(first):
         return "succeeded"
@@ -372,6 +409,25 @@ def _refuses(body: str, literals: frozenset[str], words: frozenset[str], questio
     if len(body) > LINE or len(lines) > FEW or (len(lines) > 1 and all(ITEM.match(line) for line in lines)):
         return "succeeded"
     return _refuses_in_words(body, literals, words, question)
+
+
+def _is_doubtful(body: str) -> bool:
+    """Whether a short answer has a word of a refusal.
+
+    An answer with fields must have it in what it says of itself, not in what it tells.
+    """
+    if (
+        len(body) > LINE
+        or body.count("\n") >= FEW
+        or any(each.search(body) for each in (VERDICT, COUNTED, NO_HITS, YET))
+    ):
+        return False
+    if body.startswith("<"):
+        body = TAG.sub(" ", body)
+    elif FIELDS.match(body):
+        said = [value for name, value in _decoded(body).items() if name in SAID and isinstance(value, str)]
+        return any(not DOUBTS.isdisjoint(WORDS.findall(text)) for text in said)
+    return not WELL.match(body) and not DOUBTS.isdisjoint(WORDS.findall(REPORT.sub("", body)))
 
 
 def _refuses_in_words(body: str, literals: frozenset[str], words: frozenset[str], question: Question) -> Outcome:
@@ -383,7 +439,9 @@ def _refuses_in_words(body: str, literals: frozenset[str], words: frozenset[str]
     told = ASIDE.sub(" ", REPORT.sub("", body))
     if not told.strip():
         return "succeeded"
-    if SAYS_NO.search(told) or FOREIGN.search(told):
+    if "\n" not in body and YET.search(told) and not is_strong(told):
+        return "neither"
+    if SAYS_NO.search(told) or FOREIGN.search(told if told.isascii() else told.translate(BARE)):
         return "failed"
     acts = question.changes or bool(question.payload or question.maybe)
     if acts and CHANGED.isdisjoint(words) and YES.isdisjoint(words) and not told.split(None, 1)[0].endswith("ed"):
@@ -393,6 +451,11 @@ def _refuses_in_words(body: str, literals: frozenset[str], words: frozenset[str]
         return "neither" if len(words) <= STATE_WORDS and "not" in words else "succeeded"
     names_it = any(plain(word) in literals for word in words)
     return "neither" if acts or names_it or len(words) < STATE_WORDS else "failed"
+
+
+def _is_coded(line: str) -> bool:
+    found = CODED.match(line)
+    return found is not None and (not found[1] or not HINTS.isdisjoint(WORDS.findall(found[1])))
 
 
 def _is_message(lines: Sequence[str]) -> bool:
@@ -410,7 +473,7 @@ ERROR_FIELD: Final = re.compile(
     r"|text)|err_?(?:code|msg)|rejection|refusal|denial|problem)$"
 )
 CODE_NAME: Final = re.compile(r"^(?:status|code|status_?code|http|http_?(?:status|code))$")
-STATE_NAME: Final = re.compile(r"^(?:status|state|result|outcome|type|level|kind|severity|verdict|response|ack)$")
+STATE_NAME: Final = re.compile(r"^(?:status|state|result|outcome|type|title|level|kind|severity|verdict|response|ack)$")
 REFUSAL: Final = re.compile(
     r"^(?:error|err|denied|refused|rejected|forbidden|unauthori[sz]ed|fault|nok|ko|nak|invalid|failure"
     r"|not[ _](?:allowed|permitted|accepted|authori[sz]ed|executed)|(?:permission|access)[ _]denied)$"
@@ -418,6 +481,11 @@ REFUSAL: Final = re.compile(
 THINGS_OWN: Final = words_of("id job case number ref title name order claim ticket task run invoice sample")
 REASONS: Final = words_of("reason message msg detail details why cause because code hint")
 """Fields of the state of a thing, and fields that tell why a call was refused."""
+
+SAID: Final = REASONS | words_of("warning warnings notice remark status result response ack")
+"""Fields of an answer that may say in words that it is a refusal."""
+
+TAG: Final = re.compile(r"<[^<>]{0,200}>")
 
 EMPTY: Final = (None, False, "", "none", "no", "null", "0", "ok")
 
@@ -539,162 +607,3 @@ CHECK: Final = re.compile(
 
 PROGRAM: Final = re.compile(r"^\W*[a-z][\w.@-]{1,30}(?: [\w-]+)?: \S")
 """How a program begins what it says."""
-
-
-# --- what went wrong? -------------------------------------------------------------------------------------------------
-
-STRONG: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
-    (cast("Class", name), re.compile(pattern))
-    for name, pattern in {
-        "tool": r"unknown tool|no (?:such )?tool\b|tool .{0,40}(?:not (?:found|available)|does not exist)|unknown_tool",
-        "dependency": r"no such module|no package called|(?:has|have) to be installed|must be installed|shared object"
-        r"|not on (?:the )?path|undefined symbol|is missing from the environment|(?:package|module|library|plugin"
-        r"|driver|dependency) .{0,40}(?:not found|missing|unavailable|not available|not loaded)|no module named"
-        r"|modulenotfound|command not found|not installed|is not recogni[sz]ed as|cannot find (?:module|package)"
-        r"|importerror|missing (?:dependenc|librar|package)|unable to locate package|shared librar|unmet dependenc"
-        r"|could not find a version|no matching distribution|executable .{0,40}not found|unresolved import"
-        r"|: not found$",
-        "disk": r"could not extend|0 bytes free|of its capacity|at capacity|unable to extend|errno 28"
-        r"|speicher .{0,12}voll|festplatte voll|disque plein|disco lleno|no space|disk (?:is )?full|disk quota|enospc"
-        r"|out of (?:disk|space)|(?:volume|storage|device|filesystem|partition|tablespace) .{0,24}(?:is )?full"
-        r"|insufficient (?:disk|storage)|not enough (?:disk|space|storage)",
-        "login": r"invalid_grant|(?:user|account)s? (?:is |has been |was )?(?:suspended|blocked|disabled|closed"
-        r"|inactive)|sign-?in has|lapsed|deactivated|logon|login failed|\bjwt\b|\boauth\b|kerberos|no credentials"
-        r"|abgelaufen|nicht angemeldet|expirée?\b|caducad|no autenticad|unauthori[sz]ed|unauthenticated|authentication"
-        r"|(?:token|credential|session|password|certificate|api.?key|licen[cs]e|ticket|grant|signature|secret|login"
-        r"|cookie)s?\b.{0,40}(?:expired|invalid|revoked|rejected|not (?:accepted|valid)|missing|required|wrong|bad"
-        r"|unknown|mismatch|stale|abgelaufen)|(?:expired|invalid|revoked|bad|wrong|stale|missing)\b.{0,24}(?:token"
-        r"|credential|session\b|password|certificate|api.?key|licen[cs]e|ticket|signature|secret|login|user name)"
-        r"|(?:log|sign) ?in (?:first|again|required)|please (?:log|sign)|session .{0,24}(?:over|ended|closed|timed)"
-        r"|not (?:logged|signed) in",
-        "rights": r"view-only|restricted\b|access list|screened|only the owner|need the role|(?:limited|restricted) to"
-        r"|embargo|legal hold|not a member|ask your admin|(?:scope|role|permission|privilege|right"
-        r"|grant)s?\b.{0,40}(?:missing|required|insufficient|lacking|needed|not granted)|errno 13\b|\berofs\b"
-        r"|write.protected|immutable|clearance|not the owner|keine berechtigung|denegado|refusée?\b|geweigerd|nekad"
-        r"|droits insuffisants|отказано|requires? (?:the )?(?:\w+ )?(?:role|approval|sign-off|privilege)|permission"
-        r"|access ?denied|forbidden|not (?:authori[sz]ed|entitled|allowed to|permitted)|may not"
-        r"|insufficient[ _](?:privilege|permission|scope|right|role)|read-?only|\beacces\b|\beperm\b|verweigert"
-        r"|accès refus|lacks? (?:the )?(?:\S+ )?(?:role|right|permission|privilege|scope|grant)|access .{0,30}denied"
-        r"|denied by (?:policy|acl)",
-        "quota": r"used up|(?:mailbox|inbox) .{0,12}full|mailbox full|no (?:free |more |remaining )?licen[cs]"
-        r"|licensed number|maximum number|cap hit|over (?:budget|quota)|nothing left|too many|used all|come back"
-        r"|kontingent|überschritten|dépassé|excedid|allowance|exhausted|too many requests|rate.?limit|throttl"
-        r"|slow down|quota|limit (?:is |was )?(?:exceeded|reached|hit)|exceed(?:s|ed|ing)? .{0,40}(?:limit|allowance"
-        r"|budget)|out of credit|insufficient (?:funds|credit|balance)|payment required|budget .{0,20}(?:exhausted"
-        r"|used up)|no .{0,24}credits? left|credits? .{0,16}exhausted",
-        "lock": r"locked|is editing|being (?:edited|rebuilt|used)|held by|index\.lock|reserved by|another (?:process"
-        r"|instance|session|user|transaction)|in use\b|checked out|gesperrt|verrouill|bloquead|\block(?:s|ed|ing)?\b"
-        r"|deadlock|\bbusy\b|in use by|held by|ebusy|checked out by|being edited by|already (?:running|in progress)",
-        "network": r"errno 11[01]\b|connection to \S+ lost|no connection|shutting down|not (?:reachable|responding)"
-        r"|(?:database|server|service|host|backend|gateway|node) (?:is )?(?:currently )?(?:not available|down)"
-        r"|n[o']t (?:answer|respond)|no (?:reply|answer)|disconnect|max retries|tunnel|gone away|getaddrinfo|nxdomain"
-        r"|servfail|socket (?:error|closed|hang)|nicht erreichbar|injoignable|inaccesible"
-        r"|connection (?:was )?(?:refused|reset|timed|aborted|closed|lost|failed)|could not (?:resolve|translate"
-        r"|connect|reach)|(?:can|could) ?n[o']t (?:connect|reach|resolve)|unreachable|no route"
-        r"|name (?:or service )?(?:resolution|not known)|\beconn|\betimedout|\benotfound|unknown host|host not found"
-        r"|bad gateway|service unavailable|gateway time|timed? ?-?out\b|upstream|temporarily|offline|handshake"
-        r"|broken pipe|not responding|no response|failed to connect|network (?:is )?(?:down|error)|no carrier"
-        r"|link down",
-    }.items()
-)
-WEAK: Final[tuple[tuple[Class, re.Pattern[str]], ...]] = tuple(
-    (cast("Class", name), re.compile(pattern))
-    for name, pattern in {
-        "conflict": r"already exists|duplicate|conflict|version mismatch|out of date|stale|precondition",
-        "interface": r"unexpected (?:keyword|argument)|\bwant(?:s|ed) |did you mean|n[o']t understand|was retired"
-        r"|switched off|undefined header|use \S+ instead|\b(?:integer|number|string|boolean|date|array|object|list"
-        r"|float|digits|letters) expected|(?:unknown|no such|unexpected|unrecogni[sz]ed|unsupported|undefined|invalid"
-        r"|illegal|bad|missing|required) (?:required )?(?:\w+ )?(?:option|argument|field|parameter|param|column|method"
-        r"|property|attribute|key|keyword|function|flag|operation|enum|value|type|format|unit|element|endpoint|syntax"
-        r"|token|property)s?\b|(?:column|field|function|method|attribute|property|parameter|argument"
-        r"|operator).{0,60}(?:does not exist|not found|unknown|required|missing|is not defined|has no)"
-        r"|expected .{1,60}(?:got|found|received)|must (?:be|have|not|match|contain|start|include)|syntax error"
-        r"|parse error|malformed|unprocessable|schema|validation|not a valid|is required|bad request|typeerror"
-        r"|attributeerror|unmarshal|cannot (?:parse|convert|deserialize)|wrong type|usage:",
-        "missing": r"not found|no such|does not exist|doesn't exist|notfound|unknown|no entry|enoent|cannot find"
-        r"|nonexistent|is missing|nicht gefunden|introuvable|no (?:file|record|user|object) ",
-    }.items()
-)
-OF_CODE: Final[Mapping[str, Class]] = {
-    code: cast("Class", name)
-    for name, codes in {
-        "login": "401 407", "rights": "403", "quota": "402 429", "network": "408 502 503 504", "missing": "404 410",
-        "conflict": "409 412", "interface": "400 405 406 415 422", "lock": "423", "disk": "507",
-    }.items()
-    for code in codes.split()
-}  # fmt: skip
-HTTP_CODE: Final = re.compile(
-    r"(?<![\w./#:=-])(?<!line )(?<!row )(?<!id )([45]\d\d)(?![\w./-]*\w)|[\"=:]\s*([45]\d\d)\b"
-)
-OWN_CODE: Final = re.compile(
-    r"(?:^|[(\[\"']|code\W{1,4}|err(?:or)?\W{1,3})([a-z]{1,8}[_-]?\d{2,6})(?=[)\]\"':,.\s]|$)"
-    r"|\b([a-z]+(?:_[a-z0-9]+)*_(?:error|denied|exceeded|failed|invalid|required|expired|missing|exhausted|unavailable"
-    r"|timeout|not_[a-z]+|no_[a-z]+))\b"
-)
-LABEL: Final = re.compile(
-    r'"[\w. -]{1,40}"\s*:(?!//)|^x-[\w-]+:.*$|^http/[\d.]+|^\w+[-_](?:id|type|length|at|by|code|ref)\s*[:=].*$',
-    re.MULTILINE,
-)
-"""Names of fields and headers."""
-
-QUOTED: Final = re.compile(r"(?<!\w)'(\w{2,60})'|\"(\w{2,60})\"")
-NAMED_THING: Final = re.compile(r"(?<!\w)'[^'\s]*'|`[^`\s]*`|\"[^\"\s]*\"|(?<![\w.~-])[\w.~-]*[/\\](?!1\.)[\w./\\~-]+")
-"""Names, whose words say nothing of what went wrong."""
-
-WORD: Final = re.compile(r"[^\W\d_]{3,}")
-PLACED: Final = re.compile(r"(?<!\S)\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
-PASSING: Final = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|`[^`\n]*`|(?<![^\s'\"`])\S*[/\\]\S+|\b(?=\w*\d)[\w.:-]+|\{|\}")
-
-FRAME: Final = words_of(
-    "error errors err fail failed failure fails denied refused rejected forbidden invalid cannot can could not the"
-    " and for was were has have had been being this that these with from are but you your please try again later"
-    " would unable status code message reason cause result request response call http exception fatal bad unknown"
-    " missing required must will does did don didn doesn isn because while when after before line file warning info"
-    " traceback most recent last one any all its into only more now yet still already there here nothing none never"
-    " allowed possible accepted valid found used use get got set run started start done made given current new old"
-    " wrong wanted expected needs need user account job record document entry value server service system data page"
-    " item order name number type out too many first per see than then they who what why how our their operation"
-    " command action change changes"
-)
-"""Words that stand in refusals of any cause."""
-
-
-def failure_of(message: str, *, unknown_tool: bool, echo: frozenset[str]) -> Failure:
-    """Return what is to be known of a call that failed.
-
-    Args:
-        message: Of its `Verdict`.
-        unknown_tool: Whether there is no such tool.
-        echo: The words of its arguments.
-    """
-    bare = LABEL.sub(" ", message)
-    bare = bare.replace('"', " ") if message[:1] in "{[" else bare  # there names stand in quotes, too
-    words = frozenset(WORD.findall(PASSING.sub(" ", message)))
-    return Failure(
-        told=frozenset(things_in(bare)[:THINGS]),
-        group="tool" if unknown_tool else classed(NAMED_THING.sub(" ~ ", bare)),
-        codes=frozenset(one or other for one, other in OWN_CODE.findall(message)[:FEW]),
-        words=words,
-        says=frozenset([stem(word) for word in frozenset(WORD.findall(PLACED.sub(" ", message))) - FRAME - echo]),
-        quoted=frozenset(one or other for one, other in QUOTED.findall(message.replace('\\"', "'"))) & echo,
-    )
-
-
-def is_strong(line: str) -> bool:
-    """Return whether the words of a line, in lower case, name a cause."""
-    return any(pattern.search(line) for _, pattern in STRONG)
-
-
-def classed(message: str) -> Class:
-    """Return the class of what went wrong: by its words, or else by its code.
-
-    Args:
-        message: In lower case.
-    """
-    for name, pattern in (*STRONG, *WEAK):
-        if pattern.search(message):
-            return name
-    for one, other in HTTP_CODE.findall(message):
-        if (one or other) in OF_CODE:
-            return OF_CODE[one or other]
-    return ""

@@ -1,0 +1,1 @@
+"""Twelve kinds of work, written from the definitions of the docs alone."""
