@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable, Generator
@@ -24,13 +25,13 @@ def ask(*tools: Any) -> Prompt[str]:
 
 
 @contextmanager
-def told_of_blocking() -> Generator[threading.Event]:
-    """Yield what is set when the log tells that the loop is blocked."""
+def told_of_blocking(by: str) -> Generator[threading.Event]:
+    """Yield what is set when the log tells that this blocks the loop; on a busy machine, others may seem to."""
     told = threading.Event()
 
     class Listens(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "loop.blocked" in record.getMessage():
+            if f"event='loop.blocked' by='{by}'" in record.getMessage():
                 told.set()
 
     listener, log = Listens(), logging.getLogger("watchkeeper")
@@ -51,10 +52,10 @@ def test_the_tool_that_blocks_the_loop_is_named_once(
         """Block."""
         return f"told={told.wait(20)}"
 
-    with told_of_blocking() as told:
+    with told_of_blocking("naps") as told:
         result = run(ask(naps), model=ScriptedModel([Call("naps"), "done"]))
     assert result.stop is None
-    lines = [record.getMessage() for record in caplog.records if "loop." in record.getMessage()]
+    lines = [record.getMessage() for record in caplog.records if "by='naps'" in record.getMessage()]
     assert len(lines) == 2
     assert "event='loop.blocked' by='naps'" in lines[0]
     assert "test_blocked_loop.py" in lines[0]
@@ -67,7 +68,7 @@ def test_nothing_is_said_of_tools_where_something_else_blocks_the_loop(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.1)
-    with told_of_blocking() as told:
+    with told_of_blocking("code outside of any call") as told:
         template = PromptTemplate[str](ns="demo", key="label", sections=(MarkdownSection("Task", "task", "Go."),))
         done = run_many(template, [()], model=ScriptedModel(["done"]), label=lambda item: f"told={told.wait(20)}")
     assert done.ok
@@ -77,32 +78,31 @@ def test_nothing_is_said_of_tools_where_something_else_blocks_the_loop(
     assert "tool" not in line.partition("remedy=")[2]
 
 
-class SeenClock(TestClock):
-    """A clock that says when it was looked at."""
+@contextmanager
+def told_of_call(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> Generator[threading.Event]:
+    """Yield what is set when a thread has handed its work to a loop."""
+    handed, hand = threading.Event(), loop.call_soon_threadsafe
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = threading.Event()
+    def call_soon_threadsafe(*work: Any, **more: Any) -> Any:
+        handle = hand(*work, **more)
+        if threading.current_thread() is thread:
+            handed.set()
+        return handle
 
-    def now(self) -> datetime:
-        self.seen.set()
-        return super().now()
-
-    def monotonic(self) -> float:
-        self.seen.set()
-        return super().monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_soon_threadsafe", call_soon_threadsafe)
+        yield handed
 
 
-def while_blocked(other: Callable[[SeenClock, datetime], Any]) -> Any:
+def while_blocked(other: Callable[[TestClock, datetime], Any]) -> Any:
     """Start a run on another thread while a tool blocks the loop; the other's deadline passes meanwhile."""
     ends: list[Any] = []
 
     @tool
     async def blocks() -> str:
         """Block until the other was called and its time is over."""
-        clock = SeenClock()
+        clock = TestClock()
         deadline = clock.now() + timedelta(seconds=2)
-        clock.seen.clear()
 
         def start() -> None:
             try:
@@ -111,8 +111,9 @@ def while_blocked(other: Callable[[SeenClock, datetime], Any]) -> Any:
                 ends.append(error)
 
         threads.append(threading.Thread(target=start))
-        threads[0].start()
-        clock.seen.wait(1)
+        with told_of_call(asyncio.get_running_loop(), threads[0]) as handed:
+            threads[0].start()
+            handed.wait(30)
         clock.advance(6)
         return "blocked"
 

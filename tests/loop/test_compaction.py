@@ -17,6 +17,16 @@ from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, pl
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
+from watchkeeper.asking.compaction import (
+    ContextSummary,
+    excerpt,
+    limits_left,
+    newest_that_fit,
+    opening_of,
+    shortened,
+    summary_message,
+    summary_prompt,
+)
 from watchkeeper.children.child import Children, ChildRun, ChildTask, children_of
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ProviderError, StoreError
@@ -32,18 +42,8 @@ from watchkeeper.core.messages import (
     UserMessage,
     text_bytes,
 )
-from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage
-from watchkeeper.loop.compaction import (
-    ContextSummary,
-    excerpt,
-    limits_left,
-    newest_that_fit,
-    opening_of,
-    shortened,
-    summary_message,
-    summary_prompt,
-)
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.runtime.events import (
@@ -52,9 +52,8 @@ from watchkeeper.runtime.events import (
     ContextCompacted,
     ModelReplied,
     NoticeAppended,
-    segment_of,
 )
-from watchkeeper.runtime.result import transcript_of
+from watchkeeper.runtime.result import segment_of, transcript_of
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.tool import tool
 
@@ -216,6 +215,13 @@ async def test_the_newest_messages_stand_in_the_new_segment_as_they_are() -> Non
     assert result.ok, result.sentence()
     assert {one.kept for one in events(result, ContextCompacted)} == {5}
     assert list(transcript_of(result.session.log)) == last_sent(model)
+
+
+async def test_a_summary_has_room_for_what_the_provider_does_by_itself() -> None:
+    settings = ModelSettings(extra={"web_search_options": {}}, extra_max_tokens=20_000)
+    result = await play(reader_agent(), Reader(pages=12).model(), on_context_full="compact", settings=settings)
+    assert result.ok, result.sentence()
+    assert events(result, ContextCompacted)
 
 
 @pytest.mark.spec("FR-164")

@@ -18,9 +18,11 @@ from tests.kit import JUDGE, Call, Panic, ScriptedModel, Slow, events, play
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
 from watchkeeper.children.child import Children, ChildTask, children_of
+from watchkeeper.core import secrets
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ToolValidationError
 from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.text import MOST_FRAMES, MOST_TRACEBACK_CHARS
 from watchkeeper.core.workers import BreakOut
 from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.sections import MarkdownSection
@@ -72,7 +74,65 @@ async def test_whatever_a_tool_raises_is_its_failure_and_the_run_goes_on(error: 
     assert result.text == "done"
     (invoked,) = events(result, ToolInvoked)
     assert invoked.outcome == "crashed"
-    assert invoked.rendered_output == f"look failed: {type(error).__name__}: {error}"
+    said = f"{type(error).__name__}: {error}"
+    assert invoked.rendered_output == f"look failed: {said}. It may have had an effect all the same."
+
+
+async def where_it_crashed(tool: Tool) -> str:
+    """Return the traceback that is on the log of a run whose tool crashes; the model is not shown it."""
+    result = await play(template(tool), [Call("look"), "done"])
+    (invoked,) = events(result, ToolInvoked)
+    assert invoked.outcome == "crashed"
+    assert "Traceback" not in invoked.rendered_output
+    return invoked.traceback
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+@pytest.mark.parametrize("error", [KeyError("name"), Panic("rust")], ids=name_of)
+async def test_the_traceback_of_a_crash_is_on_the_log_from_the_users_code_on(error: BaseException, how: str) -> None:
+    head, place, line, *_, last = (await where_it_crashed(raising(error, how))).splitlines()
+    assert head == "Traceback (most recent call last):"
+    assert f'File "{__file__}", line ' in place
+    assert line == "    raise error"
+    assert last.endswith(f"{type(error).__name__}: {error}")
+
+
+async def test_a_traceback_has_a_bound_and_no_credential() -> None:
+    secrets.hold("pw-of-the-traceback-24680", passing=True)
+
+    @tool
+    def look() -> str:
+        """Look."""
+        raise ValueError("x" * 100_000 + " pw-of-the-traceback-24680")
+
+    said = await where_it_crashed(look)
+    assert len(said) < MOST_TRACEBACK_CHARS + 100
+    assert said.startswith("[cut: 9")
+    assert said.endswith("xx [redacted]")
+
+
+async def test_only_the_last_frames_of_a_deep_traceback_are_kept() -> None:
+    @tool
+    def look() -> str:
+        """Look."""
+
+        def even(number: int) -> str:
+            return odd(number - 1)
+
+        def odd(number: int) -> str:
+            return even(number - 1) if number > 1 else str(1 // 0)
+
+        return even(400)
+
+    said = await where_it_crashed(look)
+    assert said.count("File ") == MOST_FRAMES
+    assert said.endswith("ZeroDivisionError: integer division or modulo by zero")
+
+
+async def test_what_did_not_crash_has_no_traceback() -> None:
+    result = await play(template(raising(ToolValidationError("not so"), "sync")), [Call("look"), "done"])
+    (invoked,) = events(result, ToolInvoked)
+    assert (invoked.outcome, invoked.traceback) == ("invalid", "")
 
 
 class Mute(Exception):
@@ -94,7 +154,9 @@ class MuteRefusal(ToolValidationError):
 async def test_an_error_without_a_readable_message_is_the_tools_failure(error: Exception, how: str) -> None:
     result = await play(template(raising(error, how)), [Call("look"), "done"])
     assert result.output == "done"
-    assert "whose message cannot be read: RuntimeError" in events(result, ToolInvoked)[0].rendered_output
+    (invoked,) = events(result, ToolInvoked)
+    assert "whose message cannot be read: RuntimeError" in invoked.rendered_output
+    assert (invoked.outcome == "crashed") == ("raise error" in invoked.traceback)
 
 
 @dataclass
@@ -222,7 +284,7 @@ class Asked(Exception):
 async def test_the_message_of_an_error_is_asked_for_once(how: str) -> None:
     error = Asked()
     result = await play(template(raising(error, how)), [Call("look"), "done"])
-    assert events(result, ToolInvoked)[0].rendered_output == "look failed: Asked: slow"
+    assert events(result, ToolInvoked)[0].rendered_output.startswith("look failed: Asked: slow. ")
     assert error.times == 1
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, OutputParseError, ProviderError, RunStoppedError
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
@@ -25,10 +26,9 @@ from watchkeeper.runtime.events import CompletionChecked, ModelReplied, NoticeAp
 from watchkeeper.runtime.result import transcript_of
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolContext, ToolInvoked
-from watchkeeper.tools.filesystem import Entry
 from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.tool import tool
-from watchkeeper.tools.values import ToolResult
+from watchkeeper.tools.values import NothingDoneError, ToolResult
 
 
 @tool
@@ -135,7 +135,7 @@ async def test_a_tool_that_crashes_is_an_event_and_the_run_goes_on() -> None:
 async def test_a_tool_with_retries_is_executed_again_and_every_attempt_is_an_event() -> None:
     attempts: list[tuple[int, str]] = []
 
-    @tool(retries=2)
+    @tool(retries=2, idempotent=True)
     def flaky(*, context: ToolContext) -> str:
         """Fail twice."""
         attempts.append((context.attempt, context.idempotency_key))
@@ -151,7 +151,7 @@ async def test_a_tool_with_retries_is_executed_again_and_every_attempt_is_an_eve
 
 
 async def test_a_failed_result_is_a_result_and_is_not_retried() -> None:
-    @tool(retries=5)
+    @tool(retries=5, read_only=True)
     def refuse() -> ToolResult[None]:
         """Fail politely."""
         return ToolResult.error("no")
@@ -159,6 +159,46 @@ async def test_a_failed_result_is_a_result_and_is_not_retried() -> None:
     result = await play(agent(refuse), [Call("refuse"), Say(Report(0))])
     assert outcomes(result) == [("refuse", "failed")]
     assert result.usage.retries == 0
+
+
+@pytest.mark.parametrize("how", ["raises", "is too slow"])
+async def test_a_tool_that_may_have_had_an_effect_is_not_repeated_and_the_agent_is_told(how: str) -> None:
+    clock, charged = TestClock(), list[int]()
+
+    @tool(retries=2, timeout="5s")
+    async def charge(amount: int) -> str:
+        """Charge a card."""
+        charged.append(amount)
+        if how == "is too slow":
+            await clock.sleep(60)
+        raise OSError("connection lost")
+
+    model = ScriptedModel([Call("charge", {"amount": 5}), Say(Report(0))])
+    result = await play(agent(charge), model, clock=clock)
+    assert charged == [5]
+    assert outcomes(result) == [("charge", "crashed" if how == "raises" else "timeout")]
+    assert result.usage.retries == 0
+    assert said(model).endswith("It may have had an effect all the same.")
+
+
+async def test_a_tool_that_says_that_it_did_nothing_is_repeated_whatever_it_is_declared() -> None:
+    charged = list[int]()
+
+    @tool(retries=3)
+    def charge(amount: int, *, context: ToolContext) -> str:
+        """Charge a card."""
+        if context.attempt < 3:
+            raise NothingDoneError("the bank is busy")
+        charged.append(amount)
+        raise OSError("connection lost")
+
+    model = ScriptedModel([Call("charge", {"amount": 5}), Say(Report(0))])
+    result = await play(agent(charge), model)
+    assert charged == [5]
+    first, _, last = (each.rendered_output for each in events(result, ToolInvoked))
+    assert first == "charge failed: NothingDoneError: the bank is busy. It had no effect."
+    assert last == "charge failed: OSError: connection lost. It may have had an effect all the same."
+    assert result.usage.retries == 2
 
 
 @pytest.mark.spec("FR-044")
@@ -204,10 +244,10 @@ async def test_a_change_that_cannot_be_kept_turns_a_success_into_a_failure() -> 
 
 async def test_files_of_any_kind_may_fail_in_any_way() -> None:
     class Remote(MemoryFilesystem):
-        def _put(self, entry: Entry) -> None:
-            if entry.path == "second.txt":
+        def write_bytes(self, path: str, data: bytes) -> None:
+            if path == "second.txt":
                 raise ConnectionError("the server is gone")
-            super()._put(entry)
+            super().write_bytes(path, data)
 
     @tool
     def write(*, context: ToolContext) -> str:

@@ -27,6 +27,7 @@ from tests.kit import (
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.asking.models import ModelLine, services_of
 from watchkeeper.asking.retry import MAX_ATTEMPTS
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderFault, ThrottleError
 from watchkeeper.core.messages import AssistantMessage, ToolCall, ToolMessage, Transcript
@@ -278,8 +279,10 @@ def test_a_model_beside_the_line_gives_its_place_back_to_it() -> None:
     one, two, other = named("one", []), named("two", []), PricedModel(named("other", []), None)
     first, fallback = PricedModel(one, None), (PricedModel(two, None),)
     prompt = Prompt(agent()).render()
-    escalated = ModelLine(RunPlan(prompt, first, fallback=fallback, escalations={"x": other}), Limits(), Transcript())
-    degraded = ModelLine(RunPlan(prompt, first, fallback=fallback, cheaper=other), Limits(), Transcript())
+    gate = ExecutionContext(Limits())
+    escalated = ModelLine(RunPlan(prompt, first, fallback=fallback, escalations={"x": other}), gate, Transcript())
+    degraded = ModelLine(RunPlan(prompt, first, fallback=fallback, cheaper=other), gate, Transcript())
+    gate.close()
     found: list[str] = []
     for line in (escalated, degraded):
         beside = line.named(other.model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface
 from tests.kit import Call, Calls, ScriptedModel, events
-from watchkeeper import Agent, ImagePart, Limits, RunResult, ToolContext, ToolResult, tool
+from watchkeeper import Agent, ExecutionContext, ImagePart, Limits, RunResult, ToolContext, ToolResult, tool
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import TextPart, ToolMessage, UserMessage
 from watchkeeper.models import ModelRequest
@@ -131,3 +131,22 @@ def test_a_task_says_what_is_to_be_done(task: Any) -> None:
     agent: Agent[str] = Agent(ScriptedModel(["An owl."]), "Look.", str)
     with pytest.raises(ConfigurationError, match="text that says what is to be done, or a list of texts and images"):
         agent.run(task)
+
+
+FREE = Limits(max_total_tokens=None)
+
+
+@pytest.mark.parametrize("around", [Limits(), Limits(max_cost_usd=1, max_total_tokens=None)])
+async def test_a_ceiling_around_a_run_asks_for_a_bound_too(around: Limits) -> None:
+    """An item of many has no ceiling of its own; it used to send images whose tokens nobody had bounded."""
+    ape = ImagePart.from_bytes(b"an ape")
+    agent: Agent[str] = Agent(ScriptedModel(lambda _: "Seen."), "Look.", str, limits=around)
+    many = await agent.arun_many([["An ape:", ape]])
+    assert isinstance(many.results[0].error, ConfigurationError)
+    assert many.usage.model_calls == 0
+    with ExecutionContext(around), pytest.raises(ConfigurationError, match="max_tokens="):
+        await replace(agent, limits=FREE).arun(["An ape:", ape])
+    with ExecutionContext(around):
+        result, seen = await looked("unbounded", limits=FREE)
+    assert result.output == "Seen."
+    assert "its code must say ImagePart(..., max_tokens=...)" in seen[-1].text

@@ -14,10 +14,12 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, tool_texts
@@ -53,7 +55,10 @@ async def test_what_goes_wrong_is_told_to_the_model() -> None:
     model = ScriptedModel([Call("work", {"text": "not this"}), Say(Report(0))])
     result = await play(agent(isolated(functions.fail)), model)
     assert outcomes(result) == [("work", "crashed")]
-    assert tool_texts(model) == ["work failed: ValueError: not this"]
+    assert tool_texts(model) == ["work failed: ValueError: not this. It may have had an effect all the same."]
+    assert events(result, ToolInvoked)[0].traceback.endswith(
+        "in fail\n    raise ValueError(text)\nValueError: not this"
+    )
 
 
 async def test_a_reply_with_a_number_that_would_take_minutes_is_a_crash() -> None:
@@ -82,11 +87,34 @@ async def test_a_refusal_for_the_model_is_invalid() -> None:
     assert tool_texts(model) == ["only digits"]
 
 
-async def test_a_death_is_retried_as_any_crash() -> None:
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_a_death_is_retried_as_any_crash_if_the_tool_may_run_twice(idempotent: bool) -> None:
     model = ScriptedModel([Call("work", {"code": 3}), Say(Report(0))])
-    result = await play(agent(isolated(functions.leave, retries=1)), model)
+    result = await play(agent(isolated(functions.leave, retries=1, idempotent=idempotent)), model)
+    assert outcomes(result) == [("work", "crashed")] * (2 if idempotent else 1)
+    (said,) = tool_texts(model)
+    assert "ended with exit code 3 before it returned a result" in said
+    assert said.endswith("It may have had an effect all the same.") is not idempotent
+
+
+async def test_a_function_that_says_that_it_did_nothing_is_tried_again() -> None:
+    model = ScriptedModel([Call("work", {"text": "busy"}), Say(Report(0))])
+    result = await play(agent(isolated(functions.do_nothing, retries=1)), model)
     assert outcomes(result) == [("work", "crashed")] * 2
-    assert "ended with exit code 3 before it returned a result" in tool_texts(model)[0]
+    assert tool_texts(model) == ["work failed: NothingDoneError: busy. It had no effect."]
+    assert "in do_nothing" in events(result, ToolInvoked)[0].traceback
+
+
+async def test_a_process_that_cannot_import_the_function_is_tried_again() -> None:
+    reached = isolated(functions.leave, retries=1)
+    assert reached.isolation is not None
+    missing = msgspec.structs.replace(reached.isolation.reference, module="no_such_module_is_there", file="")
+    lost = replace(reached, isolation=msgspec.structs.replace(reached.isolation, reference=missing))
+    model = ScriptedModel([Call("work", {"code": 3}), Say(Report(0))])
+    result = await play(agent(lost), model)
+    assert outcomes(result) == [("work", "crashed")] * 2
+    assert tool_texts(model)[0].startswith("work failed: its process could not import it: ModuleNotFoundError")
+    assert tool_texts(model)[0].endswith("It had no effect.")
 
 
 @pytest.mark.parametrize("function", [functions.wait_stubbornly, functions.wait_for_shell])
@@ -106,7 +134,8 @@ async def test_the_tools_own_time_out_ends_the_process_before_the_model_is_asked
     clock.advance(4)
     result = await running
     assert outcomes(result) == [("work", "timeout")]
-    assert tool_texts(model) == ["work did not finish within 4s and was stopped."]
+    said = "work did not finish within 4s and was stopped. It may have had an effect all the same."
+    assert tool_texts(model) == [said]
     assert dead == [True]
 
 
@@ -133,7 +162,7 @@ async def test_a_retry_begins_only_when_the_attempt_before_it_is_dead(lives: Liv
     clock = TestClock()
     model = ScriptedModel([Call("work", {"fifo": lives.fifo}), Say(Report(0))])
     running = asyncio.ensure_future(
-        play(agent(isolated(functions.wait_stubbornly, timeout="4s", retries=1)), model, clock=clock)
+        play(agent(isolated(functions.wait_stubbornly, timeout="4s", retries=1, read_only=True)), model, clock=clock)
     )
     first = await asyncio.to_thread(lives.begun)
     clock.advance(4)

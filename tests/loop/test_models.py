@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kit import Call, Calls, Say, ScriptedModel, play
+from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.asking.models import (
@@ -24,7 +25,7 @@ from watchkeeper.asking.models import (
 )
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
-from watchkeeper.core.errors import ConfigurationError, ProviderError
+from watchkeeper.core.errors import ConfigurationError, ProviderError, UnsentError
 from watchkeeper.core.messages import AssistantMessage, ImagePart, TextPart, Transcript, UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolSpec
 from watchkeeper.core.usage import FREE, MOST_TOKENS, NOTHING_PRESUMED, ModelPrice, Presumed, Rate, TokenUsage
@@ -81,15 +82,22 @@ def request(*messages: Any, **given_: Any) -> ModelRequest:
 
 def test_a_token_is_never_less_than_a_byte() -> None:
     asked = request(UserMessage.of("größer"))
-    assert InputBound(asked, Limits()).tokens(asked.transcript) >= len("größer".encode())
+    assert InputBound(asked, Account(Limits())).tokens(asked.transcript) >= len("größer".encode())
 
 
 def test_tools_and_schemas_count() -> None:
     plain = request(UserMessage.of("x"))
     tools = (ToolSpec("look", "Look around.", {"type": "object"}),)
     rich = request(UserMessage.of("x"), tools=tools, output=OutputSchema("Out", {"type": "object"}))
-    bound = InputBound(plain, Limits()).tokens(plain.transcript)
-    assert InputBound(rich, Limits()).tokens(rich.transcript) > bound + 40
+    bound = InputBound(plain, Account(Limits())).tokens(plain.transcript)
+    assert InputBound(rich, Account(Limits())).tokens(rich.transcript) > bound + 40
+
+
+def test_reasoning_that_goes_back_to_its_provider_counts_where_nobody_has_counted_it() -> None:
+    """A run that continues a session, or goes back to a model after another, sends replies that it has not learned."""
+    earlier = AssistantMessage("y" * 100, provider_data={"encrypted": "s" * 9_000})
+    asked = request(UserMessage.of("x"), earlier, UserMessage.of("z"))
+    assert 9_100 <= InputBound(asked, Account(Limits())).tokens(asked.transcript) <= 9_300
 
 
 def learn(bound: InputBound, reply: ModelReply) -> None:
@@ -99,7 +107,7 @@ def learn(bound: InputBound, reply: ModelReply) -> None:
 
 def test_the_providers_count_replaces_the_guess_and_only_what_is_new_is_added() -> None:
     asked = request(UserMessage.of("x" * 1000))
-    bound = InputBound(asked, Limits())
+    bound = InputBound(asked, Account(Limits()))
     assert bound.likely() is None
     assert bound.tokens(asked.transcript) >= 1000
     reply = ModelReply(AssistantMessage("y" * 500), TokenUsage(200, 100))
@@ -117,7 +125,7 @@ def test_the_providers_count_replaces_the_guess_and_only_what_is_new_is_added() 
 def test_a_new_segment_is_counted_anew_by_its_bytes_with_what_goes_back_unchanged() -> None:
     tools = (ToolSpec("look", "Look around.", {"type": "object"}),)
     asked = request(UserMessage.of("x" * 1000), tools=tools)
-    bound = InputBound(asked, Limits())
+    bound = InputBound(asked, Account(Limits()))
     reply = ModelReply(AssistantMessage("y" * 500, provider_data={"signed": "s" * 700}), TokenUsage(9_000, 100))
     learn(bound, reply)
     asked.transcript.append(reply.message)
@@ -132,7 +140,7 @@ def test_a_new_segment_is_counted_anew_by_its_bytes_with_what_goes_back_unchange
 
 def test_a_count_below_an_earlier_one_of_the_segment_lowers_nothing() -> None:
     asked = request(UserMessage.of("x" * 9_000))
-    bound = InputBound(asked, Limits())
+    bound = InputBound(asked, Account(Limits()))
     for count in (6_000, 50, 40):
         bound.tokens(asked.transcript)
         reply = ModelReply(AssistantMessage("y" * 10), TokenUsage(count, 10))
@@ -155,7 +163,7 @@ def test_the_bound_holds_for_a_provider_that_leaves_out_now_and_then_what_it_had
     data: st.DataObject,
 ) -> None:
     asked = request(UserMessage.of("x" * 5_000))
-    bound = InputBound(asked, Limits())
+    bound = InputBound(asked, Account(Limits()))
     true = most = data.draw(st.integers(1, 5_000))
     for turn in range(data.draw(st.integers(1, 12))):
         assert bound.tokens(asked.transcript) >= true
@@ -182,7 +190,7 @@ async def spend(ceiling: int, data: st.DataObject) -> None:
     """Ask until the gate refuses."""
     asked = request(UserMessage.of("x" * 900))
     limits = Limits(max_input_tokens=ceiling, max_total_tokens=None, landing=None)
-    bound = InputBound(asked, limits)
+    bound = InputBound(asked, Account(limits))
     with ExecutionContext(limits) as gate:
         for _ in range(20):
             worst = estimate_call(bound.tokens(asked.transcript), 100, 10, None)
@@ -230,7 +238,7 @@ async def test_one_low_count_lets_no_run_pass_its_ceiling() -> None:
 
 def test_a_provider_that_counts_nothing_teaches_nothing() -> None:
     asked = request(UserMessage.of("x" * 1000))
-    bound = InputBound(asked, Limits())
+    bound = InputBound(asked, Account(Limits()))
     learn(bound, ModelReply(AssistantMessage("y"), TokenUsage()))
     assert bound.tokens(asked.transcript) >= 1000
 
@@ -238,7 +246,7 @@ def test_a_provider_that_counts_nothing_teaches_nothing() -> None:
 def test_an_image_counts_as_declared_and_is_refused_undeclared_under_a_ceiling() -> None:
     def bound(image: ImagePart, limits: Limits) -> int:
         asked = request(UserMessage((TextPart(""), image)))
-        return InputBound(asked, limits).tokens(asked.transcript)
+        return InputBound(asked, Account(limits)).tokens(asked.transcript)
 
     free = Limits(max_total_tokens=None)
     assert bound(ImagePart(data="aGk=", max_tokens=800), Limits()) >= 800
@@ -312,6 +320,7 @@ def test_what_a_provider_refused_costs_nothing_and_what_nobody_knows_costs_the_w
     worst = estimate_call(1000, 500, 256, PRICE)
     refused = charge_failure(ProviderError("no", fault="auth"), worst, 500, PRICE)
     assert (refused.cost_nanos, refused.tokens.total) == (0, 0)
+    assert charge_failure(UnsentError("the script is over"), worst, 500, PRICE) == refused
     for error in (TimeoutError(), None, ProviderError("lost", fault="broken_stream", billed=True)):
         charged = charge_failure(error, worst, 500, PRICE)
         assert (charged.cost_nanos, charged.tokens.total) == (1_000_000 + 5_000_000, 1500)

@@ -43,6 +43,14 @@ async def test_attempts_are_numbered_and_end_after_the_last() -> None:
     assert failures == [(number, number < MAX_ATTEMPTS) for number in range(1, MAX_ATTEMPTS + 1)]
 
 
+async def test_failures_of_several_kinds_count_together_for_the_most_attempts() -> None:
+    unread = ProviderError("what is this", fault="malformed_reply")
+    model = ScriptedModel([DOWN, unread, DOWN, DOWN, DOWN, Say(Report(1))])
+    result = await play(agent(), model)
+    assert not result.ok
+    assert len(model.requests) == MAX_ATTEMPTS
+
+
 async def test_waits_grow_and_are_spread_at_random_over_the_upper_half() -> None:
     waits = await waits_after(backoff(TestClock()), DOWN)
     assert waits.pop() is None

@@ -365,7 +365,7 @@ async def test_a_tool_call_that_waits_ends_at_the_deadline_and_the_run_lands() -
 async def test_a_tool_that_a_retry_hook_halts_is_not_repeated_and_the_run_goes_on() -> None:
     ran: list[int] = []
 
-    @tool(retries=3)
+    @tool(retries=3, idempotent=True)
     async def fails() -> str:
         """Fail."""
         ran.append(1)
@@ -379,7 +379,7 @@ async def test_a_tool_that_a_retry_hook_halts_is_not_repeated_and_the_run_goes_o
 
 
 async def test_a_tool_that_fails_is_repeated_where_no_retry_hook_says_anything() -> None:
-    @tool(retries=1)
+    @tool(retries=1, idempotent=True)
     async def fails() -> str:
         """Fail."""
         raise ValueError("no")
@@ -461,4 +461,8 @@ def test_only_what_a_provider_has_to_answer_for_is_an_outage(fault: Any, outage:
 
 
 def test_an_unexpected_error_is_an_outage() -> None:
-    assert is_outage(ValueError("a bug"))
+    assert is_outage(ValueError("no JSON came"))
+
+
+def test_a_mistake_in_the_code_of_a_model_is_no_outage() -> None:
+    assert not is_outage(AttributeError("it has no attribute 'messages'"))

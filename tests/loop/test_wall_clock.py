@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from watchkeeper import Adapter, Limits, MarkdownSection, Prompt, PromptTemplate, ToolContext, run, tool
+from watchkeeper import Adapter, Agent, Limits, MarkdownSection, Prompt, PromptTemplate, ToolContext, run, tool
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import DeadlineExceededError
@@ -166,3 +167,25 @@ def test_a_stored_deadline_is_the_moment_alone() -> None:
     assert (deadline.until, read.until) == (600.0, None)
     clock.off = timedelta(minutes=1)
     assert (deadline.remaining(clock), read.remaining(clock)) == (timedelta(minutes=10), timedelta(minutes=9))
+
+
+@pytest.mark.spec("FR-003")
+@pytest.mark.parametrize("days", [1, -1])
+def test_a_clock_that_was_set_while_a_run_worked_does_not_count_when_it_goes_on(tmp_path: Path, days: int) -> None:
+    clock, seen = SteppedClock(), list[Any]()
+    agent = Agent(
+        ScriptedModel([Call("step"), "late", "done"]),
+        "Work.",
+        str,
+        tools=[*stepping(clock, timedelta(days=days), seen)],
+        limits=Limits(deadline="1h", max_turns=1),
+    )
+    first = agent.run("go", store=tmp_path / "store", clock=clock)
+    assert first.stop is not None
+    clock.advance(60)
+    again = agent.resume(
+        str(first.run_id), store=tmp_path / "store", clock=clock, limits=Limits(deadline="1h", max_turns=9)
+    )
+    assert again.ok, again.sentence()
+    assert isinstance(again.limits.deadline, timedelta)
+    assert timedelta(minutes=58) < again.limits.deadline <= timedelta(hours=1)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from watchkeeper.accounting.budget import Budget, BudgetStatus
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.asking.compaction import ContextSummary
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import RunContext
@@ -22,7 +23,6 @@ from watchkeeper.core.messages import (
 )
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.judging.templates import ComparisonVerdict, CompletionVerdict, RubricResult, TrajectoryAssessment
-from watchkeeper.loop.compaction import ContextSummary
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.runtime.events import RunEnded, RunStarted
 from watchkeeper.session.log import Envelope, SliceEdited

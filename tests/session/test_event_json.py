@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.session.recorded_values import recorded
 from watchkeeper.core.codec import CodecError
@@ -63,6 +64,7 @@ HARD = {
     "a huge number": replied(AssistantMessage("x"), cost=10**40),
     "a value of a user's": invoked(Ticket("q", ("a",)), Ticket("r")),
     "values within values": invoked({"a": (1, {2: "b"}), "c": [timedelta(1)]}, {"k": {1, 2}}),
+    "a result of other types": replace(invoked({}, 1), result=ToolResult(1, "x", None)),  # type: ignore[arg-type]
     "names of fields": invoked({"$type": "x", "params": 1}, None),
     "a whole number for a time": CallBegun("llm", "m", 1, 1, "n", "", TokenUsage(1), 10**30, AT),
     "control characters": NoticeAppended("a\u2028\x00\n\x1b[31m", AT),

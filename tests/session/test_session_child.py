@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.kit import collect_garbage
 from tests.session.samples import Counted, Plan, Step, Total, add_up, in_threads, session_with_reducers
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import SessionError
@@ -32,7 +33,7 @@ from watchkeeper.session.tagging import dump, load
 @contextmanager
 def no_collector() -> Generator[None]:
     """Let only reference counts free anything, so that a cycle shows."""
-    gc.collect()
+    collect_garbage()
     gc.disable()
     try:
         yield

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit import collect_garbage
 from tests.session.samples import in_threads
 from watchkeeper.core.errors import SessionError
 from watchkeeper.session.session import Session, iter_sessions_bottom_up
@@ -129,10 +130,10 @@ def test_it_keeps_the_session_alive_and_nothing_else_does() -> None:
     session, child, view = seen_from_below()
     known = weakref.ref(session)
     del session, child
-    gc.collect()
+    collect_garbage()
     assert known() == view
     del view
-    gc.collect()
+    collect_garbage()
     assert known() is None
 
 
@@ -158,14 +159,14 @@ def test_a_child_that_nobody_holds_is_gone() -> None:
     root = Session()
     kept = Session(parent=root)
     Session(parent=root)
-    gc.collect()
+    collect_garbage()
     assert root.children == (kept,)
 
 
 @pytest.mark.spec("NE-003")
 def test_a_child_keeps_its_parent_alive() -> None:
     child = Session(parent=Session())
-    gc.collect()
+    collect_garbage()
     assert child.parent is not None
     assert child.parent.children == (child,)
 

@@ -30,6 +30,7 @@ from watchkeeper.disk.sqlite import register
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.session.log import Envelope
 from watchkeeper.shield.decision import ChainMetadata, Decision
+from watchkeeper.store.items import Item
 from watchkeeper.store.run_store import RunStore
 
 CENT = 10_000_000
@@ -199,7 +200,7 @@ def own_step(ledger: SqliteLedger) -> Decision:
 
 def write(store: RunStore) -> str:
     """Write one event."""
-    store.append([(uuid4(), Envelope(1, datetime.now(UTC), Stop("aborted", "caller", "x" * 500)))])
+    store.append([Item(uuid4(), Envelope(1, datetime.now(UTC), Stop("aborted", "caller", "x" * 500)))])
     return "written"
 
 
@@ -260,6 +261,8 @@ def fork_in_call(ledger: SqliteLedger | None) -> None:
         ran = agent.run("go", store=None, ledger="default" if ledger is None else ledger)
         os.write(1, f"{told}:{ran.output}\n".encode())
         gate.close()
+        if ledger is not None:
+            ledger.shutdown()  # what it could not write yet, because another copy was writing
         os._exit(0)
     for copy in copies:
         os.waitpid(copy, 0)
@@ -283,7 +286,7 @@ def racers(path: str, count: int) -> None:
 
 def racer(path: str, seed: int, gate: int) -> None:
     """Race when the gate opens; every line is one write, so that no other process writes into it."""
-    with SqliteLedger(path, busy_seconds=60, lease_seconds=2.0) as ledger:
+    with SqliteLedger(path, busy_seconds=60, lease_seconds=60) as ledger:
         os.write(1, json.dumps({"ready": os.getpid()}).encode() + b"\n")
         os.read(gate, 1)
         os.write(1, json.dumps({"pid": os.getpid(), **race(ledger, random.Random(seed))}).encode() + b"\n")

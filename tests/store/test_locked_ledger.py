@@ -75,7 +75,7 @@ class TestOnALoop:
                 calls = [asyncio.create_task(context.acall_tool(row)) for _ in range(3)]
                 await turns()
                 assert not any(call.done() for call in calls)
-                assert time.monotonic() - began < 1.0
+                assert time.monotonic() - began < PATIENT / 2
             outcomes = await asyncio.gather(*calls)
             assert sorted(str(outcome.decision) for outcome in outcomes) == ["ALLOW", "ALLOW", "HALT"]
         assert steps(path) == 2
@@ -136,7 +136,7 @@ class TestOnALoop:
         with SqliteLedger(path, busy_seconds=PATIENT) as ledger, gate(ledger) as context:
             began = time.monotonic()
             assert (await context.acall_tool(locked)).decision is Decision.ALLOW
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < PATIENT / 2
             holding.__exit__(None, None, None)
             assert (await context.acall_tool(row)).decision is Decision.ALLOW
             assert (await context.acall_tool(row)).decision is Decision.HALT
@@ -148,7 +148,7 @@ class TestOnALoop:
         with SqliteLedger(path, busy_seconds=PATIENT) as ledger, gate(ledger) as context:
             call = asyncio.create_task(context.acall_tool(row))
             await turns()
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < PATIENT / 2
             holding.__exit__(None, None, None)
             assert (await call).decision is Decision.ALLOW
             with SqliteLedger(path) as other, gate(other) as theirs:

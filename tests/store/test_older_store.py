@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,7 @@ from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.core.errors import ConfigurationError, StoreError
 from watchkeeper.runtime.events import ManyEnded, ManyStarted
-from watchkeeper.store.older_store import import_runs, older_store
+from watchkeeper.store.older_store import EventsMissing, import_runs, older_store
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.upkeep import findings
 
@@ -81,6 +82,39 @@ def test_a_run_that_cannot_be_read_costs_no_other(older: Path, tmp_path: Path) -
     assert sorted(file.suffix for file in (tmp_path / "into" / "runs").iterdir()) == [".jsonl", ".jsonl"]
 
 
+def test_a_run_with_gaps_comes_in_with_what_is_there(before: RunStore, older: Path, tmp_path: Path) -> None:
+    with RunStore(before.path, read_only=True) as store:
+        whole, row = [event.seq for event in store.events(str(ITEM))], store.find(str(ITEM))
+    gone = whole[1:-1]
+    assert gone
+    with closing(sqlite3.connect(older, isolation_level=None)) as connection:
+        between = (str(ITEM), gone[0], gone[-1])
+        connection.execute("DELETE FROM events WHERE run_id = ? AND seq BETWEEN ? AND ?", between)
+    with RunStore(tmp_path / "into") as into:
+        done = import_runs(older, into.path)
+        assert dict(done.missing) == {str(ITEM): f"{gone[0]} to {gone[-1]}"}
+        assert dict(done.unreadable) == {}
+        events = list(into.events(str(ITEM)))
+        assert [event.seq for event in events] == [whole[0], gone[-1], whole[-1]]
+        assert events[1].load() == EventsMissing(gone[0], gone[-1])
+        assert into.find(str(ITEM)).ended_at == row.ended_at
+    assert list(findings(tmp_path / "into")) == []
+
+
+def test_nor_does_one_without_an_id_nor_the_name_of_the_file(older: Path, tmp_path: Path) -> None:
+    file = older.rename(older.with_name(os.fsdecode(b"caf\xe9.sqlite3")))
+    with closing(sqlite3.connect(file)) as damaged:
+        damaged.execute("UPDATE runs SET run_id = '../../x' WHERE run_id = ?", (str(OPEN),))
+        damaged.execute("UPDATE runs SET parent_id = X'FF' WHERE run_id = ?", (str(ITEM),))
+        damaged.commit()
+    into = tmp_path / "runs.store"
+    with RunStore(into) as store:
+        done = import_runs(file, into)
+        assert (done.runs, set(done.unreadable)) == (2, {"b'../../x'", repr(str(ITEM).encode())})
+        assert older_store(file, into) is None
+        assert [run.run_id for run in store.runs(10**30)] == [str(PARENT)]
+
+
 @pytest.mark.parametrize("what", ["missing", "text", "ledger", "newer"])
 def test_what_is_no_older_store_is_refused(what: str, older: Path, tmp_path: Path) -> None:
     file = older if what == "newer" else tmp_path / what
@@ -95,7 +129,8 @@ def test_what_is_no_older_store_is_refused(what: str, older: Path, tmp_path: Pat
     assert list((tmp_path / "into" / "runs").iterdir()) == []
 
 
-def test_a_run_that_came_in_is_not_resumed_and_why_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_gap", [False, True])
+def test_a_run_that_came_in_is_not_resumed_and_why_is_said(tmp_path: Path, *, has_gap: bool) -> None:
     """Version 0.1 did not record what resuming needs."""
     agent = Agent(ScriptedModel(["one", "two"]), "Be brief.", str)
     ran = agent.run("go", store=tmp_path / "before")
@@ -104,7 +139,10 @@ def test_a_run_that_came_in_is_not_resumed_and_why_is_said(tmp_path: Path) -> No
     with closing(sqlite3.connect(older, isolation_level=None)) as connection:
         connection.execute("DELETE FROM events WHERE seq >= (SELECT seq FROM events WHERE tag = 'prompt_executed')")
         connection.execute("DELETE FROM events WHERE tag = 'run_opened'")
-        connection.execute("UPDATE events SET seq = seq - 1 WHERE tag = 'model_replied'")
+        if has_gap:
+            connection.execute("DELETE FROM events WHERE tag = 'prompt_rendered'")
+        else:
+            connection.execute("UPDATE events SET seq = seq - 1 WHERE tag = 'model_replied'")
         connection.execute("UPDATE runs SET ended_at = NULL")
     with RunStore(older) as store:
         import_runs(older, store.path)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID, uuid4
 
 import pytest
@@ -28,9 +29,14 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import Stop, StoreError
 from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
 from watchkeeper.core.usage import TokenUsage, Usage
-from watchkeeper.runtime.events import ManyEnded, ManyStarted, NoticeAppended, RunEnded, RunStarted
+from watchkeeper.disk.liveness import own_mark
+from watchkeeper.disk.power import Durability
+from watchkeeper.runtime.events import CallBegun, ManyEnded, ManyStarted, NoticeAppended, RunEnded, RunStarted
+from watchkeeper.runtime.file_record import FilesChanged
 from watchkeeper.session.log import Envelope
-from watchkeeper.store.run_store import Item, RunStore
+from watchkeeper.store import run_file
+from watchkeeper.store.items import Item, UnwrittenError
+from watchkeeper.store.run_store import RunStore
 
 START = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 USAGE = Usage(TokenUsage(100, 20), cost_nanos=3, model_calls=1, tool_calls=1, steps=2, retries=0)
@@ -63,9 +69,9 @@ def ended(run_id: UUID, stop: Stop | None = None) -> RunEnded:
     return RunEnded(run_id, stop, "out", None, "said", "unchecked", USAGE, 60_000.0, None, at)
 
 
-def log(run_id: UUID, *events: Any, first: int = 1) -> list[tuple[UUID, Envelope]]:
+def log(run_id: UUID, *events: Any, first: int = 1) -> list[Item]:
     """Return a batch of events on one log."""
-    return [(run_id, Envelope(seq, START, event)) for seq, event in enumerate(events, first)]
+    return [Item(run_id, Envelope(seq, START, event)) for seq, event in enumerate(events, first)]
 
 
 def file_of(store: RunStore, run_id: UUID) -> Path:
@@ -96,6 +102,36 @@ def test_the_checkers_last_word_is_kept(store: RunStore) -> None:
     store.append(log(open_, started(later=2)))
     assert [row.completion for row in store.runs()] == [None, "unverified", "verified"]
     assert store.find(str(one)).completion == "verified"
+
+
+def test_a_batch_that_is_written_again_says_of_no_call_twice_that_it_begins(store: RunStore) -> None:
+    """Else a call with a result would seem to have begun once more, with nobody knowing what came of that."""
+    fine, broken = uuid4(), uuid4()
+    store.append([*log(fine, started()), *log(broken, started())])
+    file_of(store, broken).unlink()
+    begun = CallBegun("tool", "send", 1, 1, "node", "call", TokenUsage(), 0, START)
+    batch = [Item(fine, begun), *log(fine, NoticeAppended("sent", START), first=2)]
+    for _ in range(3):
+        with pytest.raises(StoreError, match="deleted"):
+            store.append([*batch, *log(broken, ended(broken), first=2)])
+    tags = [event.tag for event in store.events(str(fine), calls=True)]
+    assert tags == ["run_started", "call_begun", "notice_appended"]
+
+
+@pytest.mark.parametrize("durability", ["process", "power"])
+def test_a_run_that_has_ended_is_nobodys_also_when_its_end_is_written_again(
+    tmp_path: Path, durability: Durability
+) -> None:
+    """A parked run would get no answer while this process lives."""
+    fine, broken = uuid4(), uuid4()
+    with RunStore(tmp_path / "runs", durability=durability) as store:
+        store.append([*log(fine, started()), *log(broken, started())])
+        file_of(store, broken).unlink()
+        for _ in range(2):
+            with pytest.raises(StoreError, match="deleted"):
+                store.append([*log(fine, ended(fine), first=2), *log(broken, ended(broken), first=2)])
+        store.append(log(fine, ended(fine), first=2))
+        assert not store.is_owned(str(fine))
 
 
 def test_turns_and_usage_are_kept_and_unknown_before_the_end(store: RunStore) -> None:
@@ -217,6 +253,25 @@ def test_names_that_utf8_cannot_hold_are_written_as_escapes(store: RunStore) -> 
     assert [event.load() for event in store.events(str(run_id), after=1)] == [Note("\ud800")]
 
 
+def test_no_run_keeps_the_others_from_being_listed(store: RunStore) -> None:
+    """A provider's error, or a model's refusal, may hold half of a surrogate pair; a file may have any name."""
+    ids = [uuid4(), uuid4()]
+    store.append(log(ids[0], started(), ended(ids[0])))
+    stop = Stop("provider_error", "provider", "The provider failed: bad \ud800 thing", "field \ud800", "\udcff")
+    store.append(log(ids[1], started(later=1), ended(ids[1], stop)))
+    (store.path / "runs" / os.fsdecode(b"\xff.jsonl")).write_bytes(b"")
+    for _ in range(2):
+        with RunStore(store.path, read_only=True) as reader:
+            failed, good = reader.runs()
+            assert (good.stop, failed.damage) == (None, None)
+            assert "The provider failed: bad \\ud800 thing" in failed.sentence()
+            assert reader.find(str(ids[1])) == failed
+            last = list(reader.events(str(ids[1])))[-1].load()
+            assert last.stop == stop, "the record has it as it was"
+            with pytest.raises(StoreError, match="no run whose id begins with"):
+                reader.find("\udcff")
+
+
 @pytest.mark.spec("FR-076")
 def test_a_run_is_found_by_the_beginning_of_its_id(store: RunStore) -> None:
     ids = [UUID(f"abcd{number}000-0000-4000-8000-000000000000") for number in range(5)]
@@ -224,7 +279,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(store: RunStore) -> None:
     assert store.find("abcd3").run_id == str(ids[3])
     assert store.find(f" {str(ids[0]).upper()} ").run_id == str(ids[0])
     for prefix in ("", "f", "abcd9", "z", "%"):
-        with pytest.raises(StoreError, match=r"no run whose id begins with .* 'watchkeeper runs' lists them"):
+        with pytest.raises(StoreError, match=r"no run whose id begins with .* 'watchkeeper runs --store .*' lists"):
             store.find(prefix)
     with pytest.raises(StoreError, match=r"more than one run whose id begins with 'abcd': abcd0.* \.\.\."):
         store.find("abcd")
@@ -254,10 +309,78 @@ def test_a_batch_that_cannot_be_written_leaves_nothing_and_can_be_written_later(
     assert [event.seq for event in store.events(str(run_id))] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_a_batch_that_fails_between_two_runs_leaves_each_line_once(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, over: bool
+) -> None:
+    """Beginnings of calls and changes of files have no number by which a second one is known.
+
+    So the error says whose are to be written again.
+    """
+    one, two = uuid4(), uuid4()
+    store.append(log(one, started()))
+    begun = CallBegun("tool", "send", 1, 1, "node", "call-1", TokenUsage(), 0, START)
+    changed = FilesChanged(START)
+    last = log(one, ended(one), first=2) if over else []
+    batch = [Item(one, begun), Item(one, changed), *last, *log(two, started())]
+    with monkeypatch.context() as context:
+        write = run_file.RunFile.write
+
+        def full(file: run_file.RunFile, data: bytes, *, last: bool = False) -> None:
+            if str(two) in file.path.name:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            write(file, data, last=last)
+
+        context.setattr(run_file.RunFile, "write", full)
+        for _ in range(2):
+            with pytest.raises(UnwrittenError, match=r"1 events .* No space left") as failed:
+                store.append(batch)
+            assert failed.value.runs == {two}
+            batch = [item for item in batch if item.run_id in failed.value.runs]
+    store.append([*batch, *log(two, NoticeAppended("late", START), first=2)])
+    lines = file_of(store, one).read_bytes().splitlines()
+    assert sum(line.startswith(b'{"begun"') for line in lines) == 1
+    assert sum(line.startswith(b'{"files"') for line in lines) == 1
+    assert len([*store.events(str(one))]) == 1 + over
+    assert len([*store.events(str(two))]) == 2
+    store.append([Item(two, begun), Item(two, begun)])
+    assert file_of(store, two).read_bytes().count(b'{"begun"') == 2
+
+
+def test_the_owner_of_a_long_run_is_found_without_reading_all_of_it(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every list of runs asks for the owner of each run that goes on."""
+    run_id = uuid4()
+    store.append(log(run_id, started(), *[NoticeAppended("x" * 100, START) for _ in range(5_000)]))
+    looked_at = Mock(wraps=run_file.is_whole)
+    monkeypatch.setattr(run_file, "is_whole", looked_at)
+    owner = store.owner(str(run_id))
+    assert owner is not None
+    assert owner.mark == own_mark()
+    assert looked_at.call_count < 2_000
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 100, 150, 1_000])
+def test_the_owner_is_found_wherever_its_line_stands(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(run_file, "CHUNK", chunk)
+    run_id = uuid4()
+    store.append(log(run_id, started()))
+    for number in range(20):
+        store.append(log(run_id, Note("x" * number), first=2 + number))
+        owner = run_file.last_owner(file_of(store, run_id))
+        assert owner is not None
+        assert (owner.epoch, owner.mark) == (1, own_mark())
+    store.append(log(run_id, Note('"tag":"run_ended"'), ended(run_id), first=22))
+    assert run_file.last_owner(file_of(store, run_id)) is None
+
+
 def test_a_group_whose_end_is_missing_is_not_on_record(store: RunStore) -> None:
     run_id = uuid4()
     one, two, three = log(run_id, started(), Note("a"), Note("b"))
-    store.append([one, Item(*two, more=True)])
+    store.append([one, replace(two, more=True)])
     assert [event.seq for event in store.events(str(run_id))] == [1]
     store.append([three])
     assert [event.seq for event in store.events(str(run_id))] == [1, 2, 3]
@@ -309,11 +432,37 @@ def test_the_index_may_be_lost_damaged_or_locked_at_any_time(store: RunStore) ->
     index.unlink()
     with RunStore(store.path, read_only=True) as reader:
         assert len(reader.runs()) == 1
+    for damaged in ("[]", "{", '{"running": 5}', b"\xff\x00"):
+        with closing(sqlite3.connect(index)) as other:
+            other.execute("UPDATE runs SET row = ?", (damaged,))
+            other.commit()
+        with RunStore(store.path, read_only=True) as reader:
+            assert reader.runs() == (row,)
     with closing(sqlite3.connect(index, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         store.append(log(other_id := uuid4(), started(later=1)))
         with RunStore(store.path, read_only=True) as reader:
             assert [each.run_id for each in reader.runs()] == [str(other_id), str(run_id)]
+
+
+def test_a_known_run_is_read_without_a_look_at_all_others(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, looks = uuid4(), uuid4(), list[object]()
+    store.append(log(one, started()))
+    store.runs()
+    scandir = os.scandir
+
+    def looking(path: Path) -> Any:
+        looks.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", looking)
+    assert len(list(store.events(str(one)))) == 1
+    assert not looks
+    store.append(log(other, started()))
+    assert len(list(store.events(str(other)))) == 1, "a run that has begun since is found"
+    assert len(looks) == 1
+    file_of(store, one).unlink()
+    assert list(store.events(str(one))) == []
 
 
 def test_a_number_that_sqlite_cannot_hold_costs_nothing_else(store: RunStore) -> None:
@@ -328,11 +477,17 @@ def test_a_number_that_sqlite_cannot_hold_costs_nothing_else(store: RunStore) ->
     assert [event.tag for event in store.events(str(run_id))] == ["run_started", "run_ended"]
 
 
-def test_a_file_that_is_gone_is_no_file_to_write_to(store: RunStore) -> None:
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_a_file_that_is_gone_is_no_file_to_write_to(
+    store: RunStore, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write looks for it if none has looked for a while; the one that ends the run does in any case."""
+    monkeypatch.setattr(run_file, "LOOK_EVERY", seconds)
     store.append(log(run_id := uuid4(), Note("x")))
     file_of(store, run_id).unlink()
-    with pytest.raises(StoreError, match="the file was deleted while it was open"):
-        store.append(log(run_id, Note("x"), first=2))
+    for _ in range(2):
+        with pytest.raises(StoreError, match="the file was deleted while it was open"):
+            store.append(log(run_id, ended(run_id) if seconds else Note("x"), first=2))
 
 
 def test_a_program_may_change_its_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,6 +544,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 from watchkeeper.runtime.events import NoticeAppended
 from watchkeeper.session.log import Envelope
+from watchkeeper.store.items import Item
 from watchkeeper.store.run_store import RunStore
 
 store, run_id, count = RunStore(sys.argv[1]), UUID(sys.argv[2]), int(sys.argv[3])
@@ -396,7 +552,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 at = datetime(2026, 1, 1, tzinfo=UTC)
 for seq in range(1, count + 1):
-    store.append([(run_id, Envelope(seq, at, NoticeAppended(str(seq), at)))])
+    store.append([Item(run_id, Envelope(seq, at, NoticeAppended(str(seq), at)))])
     print(seq, flush=True)
 sys.stdin.readline()
 """
@@ -442,6 +598,68 @@ def test_two_processes_may_write_at_once(tmp_path: Path) -> None:
             assert [event.body["text"] for event in reader.events(str(run_id))] == [
                 str(seq) for seq in range(1, count + 1)
             ]
+
+
+MAKER = """
+import sys
+from watchkeeper.core.errors import StoreError
+from watchkeeper.store.run_store import RunStore
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        RunStore(line.strip()).close()
+        print("made", flush=True)
+    except StoreError as error:
+        print(error, flush=True)
+"""
+
+
+def test_processes_may_make_the_same_store_at_the_same_moment(tmp_path: Path) -> None:
+    """They begin together, at a sign on their input, twenty times."""
+    start = [sys.executable, "-c", MAKER]
+    makers = [subprocess.Popen(start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    try:
+        assert [said(each) for each in makers] == ["ready"] * 3
+        for number in range(20):
+            path = tmp_path / "made" / f"runs{number}"
+            for each in makers:
+                assert each.stdin is not None
+                each.stdin.write(f"{path}\n")
+                each.stdin.flush()
+            assert [said(each) for each in makers] == ["made"] * 3
+            assert sorted(each.name for each in path.iterdir()) == ["runs", "watchkeeper-store"]
+    finally:
+        for each in makers:
+            each.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("there", [["runs/"], ["runs/", "watchkeeper-store.71.140"], ["watchkeeper-store.71.140"]])
+def test_a_store_that_another_process_makes_just_now_is_made_together(tmp_path: Path, there: list[str]) -> None:
+    """The same is left where that process died over it."""
+    path = tmp_path / "store"
+    path.mkdir()
+    for name in there:
+        (path / name).mkdir() if name.endswith("/") else (path / name).touch()
+    with RunStore(path) as store:
+        run_id = uuid4()
+        store.append(log(run_id, started()))
+        assert [run.run_id for run in store.runs()] == [str(run_id)]
+
+
+@pytest.mark.parametrize("there", ["runs/mine", "notes", "watchkeeper-stores"])
+def test_a_folder_with_other_things_is_no_store(tmp_path: Path, there: str) -> None:
+    path = tmp_path / "store" / there
+    path.parent.mkdir(parents=True)
+    path.touch()
+    with pytest.raises(StoreError, match="holds other things and is not a store"):
+        RunStore(tmp_path / "store")
+    assert [each for each in (tmp_path / "store").rglob("*") if each.is_file()] == [path]
+
+
+def test_a_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(StoreError, match=r"notes is a file and is not a store; name another folder"):
+        RunStore(tmp_path / "notes")
 
 
 @pytest.mark.spec("FR-074")

@@ -7,10 +7,11 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -22,6 +23,7 @@ from watchkeeper.ledgers import ledger_file
 from watchkeeper.ledgers.ledger_file import ledger_path
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.session.log import Envelope, SessionReset
+from watchkeeper.store.items import Item
 from watchkeeper.store.run_store import RunStore, store_path
 
 Opener = Callable[[Path], object]
@@ -139,7 +141,9 @@ def test_a_place_that_cannot_hold_a_file_is_refused_with_the_ways_out(
         make(path)
     for part in (str(path), *ways_out):
         assert part in str(caught.value)
-    assert "cannot be used" in str(caught.value) or "is not a store" in str(caught.value)
+    assert any(
+        said in str(caught.value) for said in ("cannot be used", "is not a store", "is a file and not the folder")
+    )
     if before is not None:
         assert path.read_bytes() == before
 
@@ -155,7 +159,7 @@ def test_a_place_that_nobody_can_write_is_refused(device: str, make: Opener) -> 
 @pytest.mark.parametrize("place", ["under a file", "missing"])
 def test_reading_where_no_store_is_says_so_and_makes_none(place: str, tmp_path: Path) -> None:
     path = {**places(tmp_path), "missing": tmp_path / "missing.db"}[place]
-    with pytest.raises(StoreError, match=r"there is no store .* 'watchkeeper run' makes it"):
+    with pytest.raises(StoreError, match=r"there is no store .* a run makes it \('watchkeeper run'\)"):
         read(path)
     assert not (tmp_path / "missing.db").exists()
 
@@ -292,6 +296,20 @@ def everybody_may_read() -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.mark.skipif(not Path("/dev/null").exists(), reason="there are no devices")
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/full"])
+@pytest.mark.parametrize("opened", FILES)
+def test_the_mode_of_a_device_stays(
+    monkeypatch: pytest.MonkeyPatch, opened: Callable[[Path], Callable[[], object]], device: str
+) -> None:
+    """It is everybody's; root could change it."""
+    changed = Mock()
+    monkeypatch.setattr(os, "chmod", changed)
+    with suppress(StoreError, OSError, sqlite3.Error):
+        opened(Path(device))()
+    changed.assert_not_called()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="there are no modes")
 @pytest.mark.usefixtures("everybody_may_read")
 @pytest.mark.parametrize("opened", FILES)
@@ -354,7 +372,7 @@ def test_a_store_and_the_folders_made_for_it_are_the_users_alone(tmp_path: Path)
     tmp_path.chmod(0o755)
     path = tmp_path / "a" / "store"
     with RunStore(path) as store:
-        store.append([(UUID(int=7), Envelope(1, SYSTEM_CLOCK.now(), SessionReset()))])
+        store.append([Item(UUID(int=7), Envelope(1, SYSTEM_CLOCK.now(), SessionReset()))])
         store.runs()
         assert modes(tmp_path) == {"a": "700"}
         assert modes(tmp_path / "a") == {"store": "700"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.store.test_run_store import START, Note, ended, file_of, log, started
-from watchkeeper.core.errors import Stop
+from watchkeeper.core.errors import Stop, StoreError
 from watchkeeper.store.run_file import is_whole
 from watchkeeper.store.run_index import RunIndex
 from watchkeeper.store.run_store import RunStore
@@ -109,14 +110,31 @@ def test_nothing_is_removed_of_runs_that_go_on_or_are_damaged(store: RunStore) -
     assert (going_on.read_bytes(), harmed.read_bytes()) == before
 
 
-def test_what_another_write_left_half_is_cut_off_before_the_next(store: RunStore) -> None:
+def test_what_a_failed_write_left_half_is_cut_off_before_the_next(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A write that failed, and could not be cut off at once, spoils no later line."""
-    run_id = uuid4()
+    run_id, write = uuid4(), os.write
     store.append(log(run_id, started()))
-    with file_of(store, run_id).open("ab") as file:
-        file.write(b'{"seq":2,"at":"half')
+
+    def half(file: int, data: bytes) -> int:
+        write(file, data[: len(data) // 2])
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def are_whole() -> bool:
+        return all(map(is_whole, file_of(store, run_id).read_bytes().splitlines(keepends=True)))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", half)
+        broken.setattr(os, "ftruncate", fails)
+        with pytest.raises(StoreError, match=os.strerror(errno.EIO)):
+            store.append(log(run_id, Note("one"), first=2))
+    assert not are_whole()
     store.append(log(run_id, Note("one"), first=2))
-    assert all(map(is_whole, file_of(store, run_id).read_bytes().splitlines(keepends=True)))
+    assert are_whole()
     assert [event.seq for event in store.events(str(run_id))] == [1, 2]
 
 
@@ -152,9 +170,11 @@ def test_a_run_that_waits_for_an_answer_is_not_deleted(store: RunStore) -> None:
     assert file_of(store, run_id).exists()
 
 
-def test_a_damaged_run_is_not_deleted(store: RunStore) -> None:
-    file = file_of(store, over(store))
-    file.write_bytes(file.read_bytes().replace(b"ns/key", b"ms/key", 1))
+@pytest.mark.parametrize(("whole", "changed"), [(b"ns/key", b"ms/key"), (b"in the middle", b"in the muddle")])
+def test_a_damaged_run_is_not_deleted(store: RunStore, whole: bytes, changed: bytes) -> None:
+    file = file_of(store, over(store, "in the middle"))
+    assert whole in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(whole, changed, 1))
     assert prune(store.path, LATER) == Pruned(0, 0, 0, kept=1)
     assert file.exists()
 
@@ -195,3 +215,23 @@ def test_a_store_is_looked_after_where_there_are_no_locks(store: RunStore, monke
     assert file.read_bytes() == whole
     assert prune(store.path, LATER) == Pruned(1, 0, len(whole), kept=0)
     assert not file.exists()
+
+
+def test_one_file_that_cannot_be_deleted_keeps_no_other_run(store: RunStore) -> None:
+    first, second = over(store), over(store)
+    runs = store.path / "runs"
+    (runs / f"{first}.log").mkdir()
+    kept = [runs / f"{second}.jsonl.bak", runs / f"{second}-notes"]
+    for path in kept:
+        path.write_text("mine")
+    with pytest.raises(OSError, match=str(first)):
+        prune(store.path, LATER)
+    assert not (runs / f"{second}.jsonl").exists()
+    assert all(path.exists() for path in kept)
+
+
+def test_every_file_of_a_store_is_private(store: RunStore) -> None:
+    over(store)
+    assert store.runs()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in store.path.rglob("*") if path.is_file()}
+    assert set(modes.values()) == {0o600}, modes

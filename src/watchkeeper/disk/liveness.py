@@ -8,9 +8,13 @@ only since the last boot and within one PID namespace (a container has its own).
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from watchkeeper.core.forks import in_forked
 
 _STATE, _START = 0, 19
 """Fields of /proc/PID/stat after the command: proc_pid_stat(5) counts them as 3 and 22."""
@@ -34,7 +38,7 @@ def own_mark() -> ProcessMark:
     """Return the identity of this process."""
     process, started = os.getpid(), ""
     with suppress(OSError):
-        started = _start_of(process)
+        started = _own_start(process)
     return ProcessMark(process, started, _machine())
 
 
@@ -54,7 +58,39 @@ def is_dead(mark: ProcessMark) -> bool:
 
 def is_alive(mark: ProcessMark) -> bool:
     """Return whether a process certainly runs; False if that cannot be known."""
-    return bool(mark.started) and mark.machine == _machine() and not is_dead(mark)
+    return mark.process > 0 and bool(mark.started) and mark.machine == _machine() and not is_dead(mark)
+
+
+def send_signal(mark: ProcessMark, number: int) -> None:
+    """Send a signal to a process, and to no other that has got its id since.
+
+    Raises:
+        ProcessLookupError: If it has ended, or it cannot be known which process it is.
+        OSError: If it cannot be sent.
+    """
+    handle = -1
+    if sys.platform == "linux":
+        with suppress(OSError):  # without it the id is free only between the look and the signal
+            handle = os.pidfd_open(mark.process)
+    try:
+        if not is_alive(mark):
+            raise ProcessLookupError(f"there is no process {mark.process} that is known to be the one")
+        if sys.platform == "linux" and handle >= 0:
+            signal.pidfd_send_signal(handle, number)
+        else:
+            os.kill(mark.process, number)
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def ignores(process: int, number: int) -> bool:
+    """Return whether a process ignores a signal; False if that cannot be known."""
+    with suppress(OSError, ValueError), open(f"/proc/{process}/status", encoding="ascii", errors="replace") as status:
+        for line in status:
+            if line.startswith("SigIgn:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def _start_of(process: int) -> str:
@@ -66,6 +102,12 @@ def _start_of(process: int) -> str:
     with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return "" if fields[_STATE] in ("Z", "X") else fields[_START]
+
+
+_own_start: Final = cache(_start_of)
+"""For this process alone: another one with the same id may start at any time."""
+
+in_forked(_own_start.cache_clear)
 
 
 @cache

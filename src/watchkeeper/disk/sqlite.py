@@ -279,11 +279,13 @@ def _make_private(path: Path) -> None:
 def _tighten(path: Path) -> None:
     """Make a file of this user, and its side files, private to the owner if everybody may read it.
 
-    A mode that only gives access to a group was set on purpose and stays; a file of another user is not changed.
+    A mode that only gives access to a group was set on purpose and stays; a file of another user is not changed, nor is
+    a device such as ``/dev/null``, which is everybody's.
     """
     for name in with_side_files(path):
         with suppress(OSError):
-            if stat.S_IMODE(os.stat(name).st_mode) & stat.S_IRWXO:
+            mode = os.stat(name).st_mode
+            if stat.S_ISREG(mode) and mode & stat.S_IRWXO:
                 os.chmod(name, PRIVATE_FILE)
 
 
@@ -308,7 +310,7 @@ def connect_to_read(path: Path, schema: Schema, busy_seconds: float) -> sqlite3.
             raise
         return connection
 
-    address = f"file:{quote(str(path.absolute()))}?mode=ro"
+    address = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
     try:
         return opened(address)
     except sqlite3.OperationalError:

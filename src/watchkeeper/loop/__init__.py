@@ -1,1 +1,1 @@
-"""The loop that carries out a run: its driver, its model calls and tool calls, retries, compaction, and `Adapter`."""
+"""The loop that carries out a run: its driver, its tool calls, resuming and replaying, and `Adapter`."""

@@ -40,9 +40,8 @@ from watchkeeper.kernel.turn_machine import (
     Unparsable,
 )
 from watchkeeper.kernel.turn_machine import LoopRules, TurnMachine, not_checked
-from watchkeeper.loop.compaction import Compaction
+from watchkeeper.asking.compaction import Compaction
 from watchkeeper.asking.model_calls import ModelCalls
-from watchkeeper.loop.parked_calls import NOT_BEGUN
 from watchkeeper.loop.resume import Recorded
 from watchkeeper.asking.retry import WorkStoppedError
 from watchkeeper.loop.tool_calls import ToolCalls
@@ -57,6 +56,7 @@ from watchkeeper.prompt.completion import (
 from watchkeeper.prompt.evaluation import NESTED
 from watchkeeper.prompt.output import parse_output
 from watchkeeper.runtime.events import CompletionChecked, NoticeAppended, WorkStopped
+from watchkeeper.runtime.parking import NOT_BEGUN
 from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.user_code import RunOverError, StrayCancellationError, within
 from watchkeeper.session.tagging import check
@@ -198,8 +198,10 @@ class _Driver:
         if isinstance(signal, Replied):
             self.reply = signal.reply
             self.models.recall(signal.reply, recorded.switched_to)
-        elif isinstance(command, AskModel) and recorded.switched_to is not None:
-            self.models.line.recall_switch(recorded.switched_to)
+        elif isinstance(command, AskModel):
+            self.models.failed = recorded.failed
+            if recorded.switched_to is not None:
+                self.models.line.recall_switch(recorded.switched_to)
         elif isinstance(signal, Compacted) and self.compaction is not None:
             self.compaction.recall()
         return signal

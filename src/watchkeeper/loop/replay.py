@@ -41,23 +41,25 @@ from watchkeeper.kernel.turn_machine import (
     Signal,
 )
 from watchkeeper.loop.driver import drive
-from watchkeeper.loop.resume import STEPS, Recorded, digests_of, spent_of
+from watchkeeper.loop.resume import STEPS, Recorded, digests_of
+from watchkeeper.loop.used import spent_of
 from watchkeeper.oversight.engine import Oversight
 from watchkeeper.prompt.advice import Advice
 from watchkeeper.prompt.completion import TaskCompletionContext, asked_models, asks_model, verdict_of
 from watchkeeper.prompt.evaluation import NESTED, PromptRendered
+from watchkeeper.runtime.advice_events import ObserversRan
 from watchkeeper.runtime.events import (
     CompletionChecked,
     ContextCompacted,
     ModelReplied,
     NoticeAppended,
-    ObserversRan,
     RunEnded,
     RunResumed,
     RunStarted,
     WorkStopped,
 )
 from watchkeeper.runtime.plan import RunPlan, RunScope
+from watchkeeper.runtime.result import NOTHING_USED
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.session.tagging import dump
@@ -342,7 +344,7 @@ class Replay(Recorded):
         begun = [each.event for each in earlier if isinstance(each.event, RunStarted | RunResumed)][-1]
         ends = None if begun.deadline is None else Deadline(begun.deadline)
         limits = replace(begun.limit_values or Limits(), deadline=ends, account=None, account_limit=None)
-        spent = spent_of(earlier, lambda _: spent_of((), cast("Any", None))[0])[0]
+        spent = spent_of(earlier, lambda _: NOTHING_USED).usage
         clock = Moment(at)
         with ExecutionContext(limits, clock=clock, spent=spent, parent=None) as gate:
             scope = scope_of(self, session, gate, clock, unseen)

@@ -9,23 +9,23 @@ only if its tool is declared read-only or idempotent; otherwise the agent is tol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Self
 from uuid import UUID
 
 import msgspec
 
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.children.child import BegunChild
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.codec import encode
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.ids import RunContext
 from watchkeeper.core.messages import ToolCall, Transcript
 from watchkeeper.core.model import STATES, CompletionStatus, ModelReply
 from watchkeeper.core.secrets import REDACTED
-from watchkeeper.core.usage import Presumed, TokenUsage, Usage
+from watchkeeper.core.usage import Usage
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.kernel.turn_machine import (
     AskModel,
@@ -42,11 +42,12 @@ from watchkeeper.kernel.turn_machine import (
     Stopped,
     ToolsDone,
 )
-from watchkeeper.loop.parked_calls import Earlier, is_denial
 from watchkeeper.loop.tool_calls import recalled
 from watchkeeper.prompt.evaluation import PromptRendered
 from watchkeeper.prompt.output import output_schema
 from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.advice_events import ObserversRan
+from watchkeeper.runtime.tracing import in_new_trace
 from watchkeeper.runtime.events import (
     CallBegun,
     ChildEnded,
@@ -57,18 +58,17 @@ from watchkeeper.runtime.events import (
     ModelReplied,
     ModelSwitched,
     NoticeAppended,
-    ObserversRan,
     RunEnded,
     RunOpened,
     RunResumed,
     RunStarted,
     WorkStopped,
-    segment_of,
 )
 from watchkeeper.runtime.file_record import Unfinished
-from watchkeeper.runtime.parking import PARKED, CallAnswered, CallParked, Parked, waiting
+from watchkeeper.runtime.parking import PARKED, CallAnswered, CallParked, Earlier, Parked, is_denial, waiting
 from watchkeeper.runtime.plan import PricedModel, RunPlan
-from watchkeeper.runtime.result import RunResult, as_continued, result_of, transcript_of
+from watchkeeper.runtime.result import NOTHING_USED, RunResult, as_continued, result_of, segment_of, transcript_of
+from watchkeeper.runtime.used_before import NOTHING_BEFORE, UsedBefore
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.session.tagging import dump
@@ -78,8 +78,10 @@ from watchkeeper.tools.values import image_parts
 STEPS = (ModelReplied, ToolInvoked, ObserversRan, CompletionChecked, ContextCompacted, WorkStopped)
 """Events that answer a command of the machine."""
 
-STATUSES: Final[Mapping[str, CompletionStatus]] = {state: status for status, state in STATES.items()}
+OF_LOOP: Final = (*STEPS, CallBegun, CallParked, ModelFailed, ModelSwitched)
+"""The events by which a record answers the loop."""
 
+STATUSES: Final[Mapping[str, CompletionStatus]] = {state: status for status, state in STATES.items()}
 
 Below = Callable[[ChildStarted], BegunChild | None]
 """Takes over a child that had begun below a run; None if there is nothing to go on with."""
@@ -96,21 +98,27 @@ class Recorded:
         opened: What the run was made of.
         earlier_turns: How many replies are from before the run was forked, or went on with fresh limits; they do not
             count.
+        turns: How many count.
         switched_to: ``provider:name`` of the model that took over for the newest turn; None if none did.
-        denied: How many tool calls a hook or a person has denied.
+        failed: How the model had failed for the turn that is to be asked for, if it was to be asked once more.
+        denied: How many of its tool calls a hook or a person has denied.
         waiting: The questions that nobody has answered yet.
         unfinished: The tool calls whose tool had succeeded and whose files were being written, by their id.
     """
 
-    def __init__(self, log: Sequence[Envelope], below: Below | None = None, *, whole: bool = False) -> None:
+    def __init__(
+        self, log: Sequence[Envelope], below: Below | None = None, *, whole: bool = False, forks: bool = False
+    ) -> None:
         """Read the log of the session up to the interruption; the newest run on it is the one to go on with.
 
-        A run that was forked from another begins with what that one has on record.
+        A run that was forked from another begins with what that one has on record. The runs below that one are not its
+        own, and what a person was asked about a call there, and has answered, is not about the call of the new run.
 
         Args:
             log: The whole log.
             below: Takes over a child; None if no child can go on.
             whole: Whether the run's end belongs to it, if it has ended.
+            forks: Whether a new run goes on from here.
 
         Raises:
             ConfigurationError: If there is no such run, it is done, or its process died before anything was on record.
@@ -128,43 +136,37 @@ class Recorded:
         self.opening: Transcript = transcript_of(log[: first + rendered + 1])
         self.after = self.log[-1].seq
         events = [envelope.event for envelope in self.log]
-        opened = next((event for event in reversed(events) if isinstance(event, RunOpened)), None)
-        if opened is None:
-            run_id = self.started.run_context.run_id
-            why = "its process died before anything was done"
-            if any(isinstance(event, STEPS) for event in events):
-                why = "version 0.1 recorded it, without what that needs"
-            raise ConfigurationError(f"the run {run_id} cannot be resumed: {why}; start a new run")
-        self.opened: RunOpened = opened
-        own = 0 if self.started.forked_from is None else self.started.forked_at
-        for event in events:
-            if isinstance(event, RunResumed) and event.spent == Usage() and not event.worked_seconds:
-                own = max(own, event.after)  # it went on with fresh limits
-        self.earlier_turns = self.turns_until(own)
+        self.opened = _opening(events, self.started.run_context.run_id)
+        others = self.after if forks else self.started.forked_at
+        self.count_after(
+            max(others, *(each.after for each in events if isinstance(each, RunResumed) and each.is_fresh), 0)
+        )
         self._below = below
-        self._children = {
-            (event.call_id, event.ordinal): event
-            for event in events
-            if isinstance(event, ChildStarted) and event.kind == "subagent" and event.call_id is not None
-        }
-        self._closed = {event.run_id for event in events if isinstance(event, ChildEnded)}
+        own = [each.event for each in self.log if each.seq > others]
+        self.denied = sum(
+            isinstance(each, ToolInvoked) and is_denial(each.outcome, each.rendered_output) for each in own
+        )
+        self._children = _subagents(own)
+        self._closed = {event.run_id for event in own if isinstance(event, ChildEnded)}
         self._notices = [event.text for event in events if isinstance(event, NoticeAppended)]
-        others = (CallBegun, CallParked, ModelFailed, ModelSwitched)
-        steps = [each for each in self.log if isinstance(each.event, (*STEPS, *others)) and not _parks(each.event)]
+        found = [each for each in self.log if isinstance(each.event, OF_LOOP) and _is_of_loop(each.event)]
+        steps = [each for each in found if each.seq > others or not isinstance(each.event, CallParked)]
         self._steps: list[Any] = [each.event for each in steps]
         self._numbers = [each.seq for each in steps]
         answers = (each.event for each in log[first:] if isinstance(each.event, CallAnswered))
         self._answers = {answer.question_id: answer for answer in answers}
-        done = [event for event in events if isinstance(event, ToolInvoked)]
-        self.denied = sum(is_denial(event.outcome, event.rendered_output) for event in done)
         self.waiting = waiting((*self._steps, *self._answers.values()))
         self._place = 0
         self.switched_to: str | None = None
+        self.failed: ModelFailed | None = None
+        self._others = others
         self.unfinished: Mapping[str, Unfinished] = {}
 
-    def turns_until(self, seq: int) -> int:
-        """Return how many replies are on record up to an event."""
-        return sum(isinstance(each.event, ModelReplied) and each.seq <= seq for each in self.log)
+    def count_after(self, seq: int) -> None:
+        """Count the turns after an event alone."""
+        replies = [each.seq for each in self.log if isinstance(each.event, ModelReplied)]
+        self.earlier_turns = sum(each <= seq for each in replies)
+        self.turns = len(replies) - self.earlier_turns
 
     def has_notice(self, text: str) -> bool:
         """Whether the next notice to the agent is on record already."""
@@ -230,7 +232,7 @@ class Recorded:
         left = {each: self.unfinished[each] for each in wanted & self.unfinished.keys()}
         replies = [event for event in self._steps if isinstance(event, ModelReplied)]
         recorded = {call.call_id for reply in replies for call in reply.message.tool_calls}
-        hidden = {call.call_id for call in calls if REDACTED in call.arguments} & recorded - begun.keys()
+        hidden = {call.call_id for call in calls if REDACTED in call.arguments} & recorded
         return Earlier(done, begun, parked, frozenset(waits), left, frozenset(hidden))
 
     def _next(self, *kinds: type[Any]) -> Any | None:
@@ -257,10 +259,21 @@ class Recorded:
         asked = self._steps[begun : self._place if event is not None else len(self._steps)]
         switches = [each.to_model for each in asked if isinstance(each, ModelSwitched)]
         self.switched_to = switches[-1] if switches else None
+        self.failed = self._failed() if event is None else None
         if event is None:
             return self._stopped("asking", "landing")
         reply = ModelReply(event.message, event.usage, event.finish, event.model, refusal=event.refusal)
         return Replied(reply)
+
+    def _failed(self) -> ModelFailed | None:
+        """Take the failure with which the record ends, if the process died before the call was repeated."""
+        if self._place == len(self._steps):
+            return None
+        last, number = self._steps[-1], self._numbers[-1]
+        if not isinstance(last, ModelFailed) or last.retry_in is None or number <= self._others:
+            return None
+        self._place = len(self._steps)
+        return last
 
     def _called(self, calls: Sequence[ToolCall]) -> Signal | None:
         """Return the results of all calls of a reply; None if one of them has none."""
@@ -298,6 +311,27 @@ class Recorded:
         return Compacted(segment_of(list(self.opening), event.opening, event.summary, event.kept))
 
 
+def _opening(events: Sequence[Any], run_id: UUID) -> RunOpened:
+    """Return how a run was opened last.
+
+    Raises:
+        ConfigurationError: If that is not on record.
+    """
+    opened = next((event for event in reversed(events) if isinstance(event, RunOpened)), None)
+    if opened is None:
+        why = "its process died before anything was done"
+        if any(isinstance(event, STEPS) for event in events):
+            why = "version 0.1 recorded it, without what that needs"
+        raise ConfigurationError(f"the run {run_id} cannot be resumed: {why}; start a new run")
+    return opened
+
+
+def _subagents(events: Iterable[object]) -> dict[tuple[str, int], ChildStarted]:
+    """Return the subagents that were begun, by the tool call that asked for each and its number among those."""
+    begun = (each for each in events if isinstance(each, ChildStarted) and each.kind == "subagent")
+    return {(each.call_id, each.ordinal): each for each in begun if each.call_id is not None}
+
+
 FINAL: Final = frozenset({"refused", "incomplete", "output_invalid", "empty_answer", "unverified"})
 """Stops that are the outcome of the work itself: the same would come again."""
 
@@ -320,9 +354,11 @@ def without_end(log: Sequence[Envelope]) -> Sequence[Envelope]:
     return kept
 
 
-def _parks(event: object) -> bool:
-    """Whether an event says that the run parked: its calls go on, so nothing was stopped."""
-    return isinstance(event, WorkStopped) and event.stop.reason == PARKED
+def _is_of_loop(event: object) -> bool:
+    """Whether an event is of the loop: not a call of the user's code; nor that it parked, for its calls go on."""
+    if isinstance(event, CallBegun):
+        return event.run_id is None
+    return not (isinstance(event, WorkStopped) and event.stop.reason == PARKED)
 
 
 def _counts(event: object) -> bool:
@@ -330,41 +366,44 @@ def _counts(event: object) -> bool:
     if isinstance(event, ModelReplied):
         return not event.landing
     if isinstance(event, CallBegun):
-        return event.kind == "tool"  # it was broken off, and nobody knows whether it had its effect
+        return event.kind == "tool" and event.run_id is None  # nobody knows whether it had its effect
+    if isinstance(event, ChildStarted | ChildEnded):  # of a run that was cancelled: its call has no result
+        return event.kind == "subagent"
     kinds = ToolInvoked | CallParked | PromptRendered | RunOpened | ContextCompacted | RunStarted | RunResumed
     return isinstance(event, kinds)
 
 
-class Resumed(msgspec.Struct, frozen=True):
-    """What a run that was interrupted goes on with.
+class GoesOn(msgspec.Struct, frozen=True):
+    """What a run that was interrupted goes on with; `Resumed` and `loop.resume_many.ResumedMany` have more.
 
     Attributes:
-        recorded: The answers that are on record.
-        spent: What it had used, with the worst case of the calls that were under way.
+        run_context: The identifiers of the run.
+        after: Number of the last event that counts.
+        opened: What it was made of.
+        spent: What it had used that counts, with the worst case of the calls that were under way.
+        worked_seconds: How long it had worked, as far as that counts.
         unknown: Ids of the tool calls of which nobody knows whether they had an effect.
-        worked_seconds: How long it had worked.
         below: What is part of ``spent``, by run, of runs below it whose end is not on its log.
         accept_changes: Whether prompt, tools and models may differ from those on record.
-        forked: Whether a new run goes on from there, with limits of its own, in the place of the one on record.
+        exhausted: The stop of the limit at which the run ended, if that limit is no higher now: then it has ended.
+        earlier: What it had used before its limits were fresh, which counts no more.
     """
 
-    recorded: Recorded
+    run_context: RunContext
+    after: int
+    opened: RunOpened
     spent: Usage
-    unknown: tuple[str, ...]
     worked_seconds: float
+    unknown: tuple[str, ...] = ()
     below: tuple[tuple[UUID, Usage], ...] = ()
     accept_changes: bool = False
-    forked: bool = False
+    exhausted: Stop | None = None
+    earlier: UsedBefore = NOTHING_BEFORE
 
-    @property
-    def run_context(self) -> RunContext:
-        """The identifiers of the run."""
-        return self.recorded.started.run_context
-
-    @property
-    def opened(self) -> RunOpened:
-        """What the run was made of."""
-        return self.recorded.opened
+    def with_fresh_limits(self, turns: int = 0) -> Self:
+        """Return it so that what the run has used, in so many turns, counts no more."""
+        used = UsedBefore(self.spent, turns, self.worked_seconds)
+        return msgspec.structs.replace(self, spent=Usage(), worked_seconds=0.0, earlier=self.earlier + used)
 
     def changes(self, digests: Mapping[str, str]) -> tuple[str, ...]:
         """Return what differs from the record, in the order in which the digests are named.
@@ -372,22 +411,81 @@ class Resumed(msgspec.Struct, frozen=True):
         Raises:
             ConfigurationError: If something differs, and that is not accepted.
         """
-        return changes_of(self.recorded.opened, digests, accepted=self.accept_changes)
+        before = self.opened.digests
+        changed = tuple(name for name, digest in digests.items() if before.get(name, digest) != digest)
+        if changed and not self.accept_changes:
+            raise ConfigurationError(
+                f"the run {self.opened.run_id} cannot go on as it was: its {' and '.join(changed)} changed since it"
+                " began; undo that, or accept it (accept_changes=True, --accept-changes)"
+            )
+        return changed
 
+    def event(
+        self,
+        gate: ExecutionContext,
+        limits: Limits,
+        digests: Mapping[str, str],
+        now: datetime,
+        items: Iterable[str] = (),
+        item: str | None = None,
+    ) -> RunResumed:
+        """Return the event that the run goes on.
 
-def changes_of(opened: RunOpened, digests: Mapping[str, str], *, accepted: bool) -> tuple[str, ...]:
-    """Return what a run is made of differently now.
+        Args:
+            gate: Its gate.
+            limits: Its limits.
+            digests: Of what it is made of now.
+            now: The time.
+            items: The labels of the items that are done now, of a run over many.
+            item: Its label, if it is an item itself.
 
-    Raises:
-        ConfigurationError: If something differs, and that is not accepted.
-    """
-    changed = tuple(name for name, digest in digests.items() if opened.digests.get(name, digest) != digest)
-    if changed and not accepted:
-        raise ConfigurationError(
-            f"the run {opened.run_id} cannot go on as it was: its {' and '.join(changed)} changed since it began;"
-            " undo that, or accept it (accept_changes=True, --accept-changes)"
+        Raises:
+            ConfigurationError: If it is made of other things than it was, and that is not accepted.
+        """
+        return RunResumed(
+            run_id=self.run_context.run_id,
+            after=self.after,
+            limits=gate.limits.describe(),
+            limit_values=limits,
+            deadline=None if gate.deadline is None else gate.deadline.at,
+            spent=self.spent,
+            unknown=self.unknown,
+            worked_seconds=self.worked_seconds,
+            created_at=now,
+            changes=self.changes(digests),
+            below=self.below,
+            items=tuple(items),
+            item=item,
+            earlier=self.earlier,
+            run_context=self.run_context,
         )
-    return changed
+
+    def renewed(self, fresh: RunContext) -> Self:
+        """Return the same with the trace and the span of fresh identifiers: a run that goes on begins a trace."""
+        return msgspec.structs.replace(self, run_context=in_new_trace(self.run_context, fresh))
+
+
+class Resumed(GoesOn, frozen=True, kw_only=True):
+    """What a run of one agent goes on with.
+
+    Attributes:
+        recorded: The answers that are on record.
+        forked: Whether a new run goes on from there, with limits of its own, in the place of the one on record.
+    """
+
+    recorded: Recorded
+    forked: bool = False
+
+    @classmethod
+    def of(cls, recorded: Recorded, spent: Usage = NOTHING_USED, worked_seconds: float = 0.0, **more: Any) -> Resumed:
+        """Return what a run goes on with by its record."""
+        context, opened = recorded.started.run_context, recorded.opened
+        return cls(context, recorded.after, opened, spent, worked_seconds, recorded=recorded, **more)
+
+    def with_fresh_limits(self, turns: int = 0) -> Self:
+        fresh = super().with_fresh_limits(turns + self.recorded.turns)
+        self.recorded.count_after(self.recorded.after)
+        return fresh
 
 
 def digests_of(plan: RunPlan[Any]) -> dict[str, str]:
@@ -415,139 +513,6 @@ def digests_of_template(template: PromptTemplate[Any], models: Iterable[PricedMo
 
 def _digests(**parts: Any) -> dict[str, str]:
     return {name: sha256(encode(part)).hexdigest()[:16] for name, part in parts.items()}
-
-
-class Spent(NamedTuple):
-    """What a run has used by its log.
-
-    Attributes:
-        usage: All of it, with the worst case of model calls that had begun and have neither reply nor failure.
-        unknown: The tool calls of which nobody knows whether they had an effect.
-        below: What is part of it, by run, of runs below it whose end is not on the log.
-    """
-
-    usage: Usage
-    unknown: tuple[str, ...] = ()
-    below: tuple[tuple[UUID, Usage], ...] = ()
-
-
-def spent_of(log: Iterable[Envelope], used_by: Callable[[UUID], Usage]) -> Spent:
-    """Return what a run has used by its log.
-
-    Args:
-        log: The events of the run.
-        used_by: Returns what a run below it has used whose end is not on this log.
-    """
-    usage, open_calls, counted, open_runs = Usage(), dict[str, CallBegun](), dict[UUID, Usage](), dict[UUID, None]()
-    own: UUID | None = None
-    for envelope in log:
-        event = envelope.event
-        match event:
-            case RunStarted():
-                usage, open_calls, counted, open_runs = Usage(), {}, {}, {}
-                own = event.run_context.run_id
-            case RunEnded() if event.run_id == own:  # the gate has counted more than the log shows
-                usage, open_calls, open_runs = event.usage, {}, {}
-            case RunResumed():
-                usage, open_calls, counted = event.spent, {}, {**counted, **dict(event.below)}
-            case CallBegun():
-                open_calls[event.node_id] = event
-            case ModelReplied():
-                open_calls.pop(event.node_id, None)
-                usage += Usage(event.usage, event.cost_nanos, model_calls=1, steps=1)
-            case ModelFailed():
-                open_calls.pop(event.node_id or "", None)
-                retries = int(event.attempt > 1)
-                usage += Usage(event.usage, event.cost_nanos, model_calls=1, steps=1, retries=retries)
-            case ToolInvoked() if event.node_id is not None:
-                open_calls.pop(event.node_id, None)
-                usage += Usage(tool_calls=1, steps=1, retries=int(event.attempt > 1))
-            case CallParked() if event.node_id:
-                open_calls.pop(event.node_id, None)
-                usage += Usage(tool_calls=1, steps=1)
-            case ChildStarted():
-                open_runs[event.run_context.run_id] = None
-                usage += Usage(steps=int(event.kind != "subagent"))  # a subagent that goes on is admitted again
-            case ChildEnded():
-                usage += Usage(steps=int(event.kind == "subagent" and event.run_id in open_runs))
-                open_runs.pop(event.run_id, None)
-                usage += beyond(event.usage, counted.get(event.run_id))
-                counted[event.run_id] = event.usage
-            case _:
-                pass
-    below = {run_id: used_by(run_id) for run_id in open_runs}
-    for run_id, used in below.items():
-        usage += beyond(used, counted.get(run_id))
-    unknown: list[str] = []
-    for begun in open_calls.values():
-        if begun.kind == "tool":
-            unknown.append(begun.call_id)
-            usage += Usage(tool_calls=1, steps=1)
-        else:
-            presumed = Presumed(1, begun.worst, begun.worst_nanos)
-            usage += Usage(begun.worst, begun.worst_nanos, model_calls=1, steps=1, presumed=presumed)
-    return Spent(usage, tuple(unknown), tuple(below.items()))
-
-
-def beyond(used: Usage, counted: Usage | None) -> Usage:
-    """Return the part of a run's usage that is not counted yet; a cost that is not known stays so."""
-    if counted is None:
-        return used
-    less: Any = {name: -getattr(counted, name) for name in ("model_calls", "tool_calls", "steps", "retries")}
-    presumed = Presumed(
-        -counted.presumed.calls, _negative(counted.presumed.tokens), -(counted.presumed.cost_nanos or 0)
-    )
-    return used + Usage(_negative(counted.tokens), -(counted.cost_nanos or 0), presumed=presumed, **less)
-
-
-def _negative(tokens: TokenUsage) -> TokenUsage:
-    return TokenUsage(*(-count for count in msgspec.structs.astuple(tokens)))
-
-
-def limits_of(events: Iterable[object]) -> Limits:
-    """Return the limits of a run by its events: those with which it went on last, else those with which it began."""
-    limits: Limits | None = None
-    for event in events:
-        match event:
-            case RunStarted(limit_values=Limits() as given) | RunOpened(limit_values=Limits() as given):
-                limits = given
-            case RunResumed():
-                limits = event.limit_values
-                if isinstance(limits.deadline, timedelta):  # what was left of it then
-                    limits = replace(limits, deadline=limits.deadline + timedelta(seconds=event.worked_seconds))
-            case _:
-                pass
-    return limits or Limits()
-
-
-def worked_seconds(log: Sequence[Envelope], last: datetime | None = None) -> float:
-    """Return how long processes have worked on a run: each from its first event to its last.
-
-    An answer about a parked call comes while none works on it, and what a run was forked from does not count.
-
-    Args:
-        log: Its events.
-        last: The time of the last event of the runs below it that were under way, if there were any.
-    """
-    worked, began, end = 0.0, log[0].at, log[0].at
-    for envelope in log:
-        event = envelope.event
-        if isinstance(event, CallAnswered):
-            continue
-        if isinstance(event, RunStarted):
-            worked, began = 0.0, envelope.at
-        elif isinstance(event, RunResumed):
-            worked, began = event.worked_seconds, envelope.at
-        end = envelope.at
-    end = end if last is None else max(end, last)
-    return worked + max((end - began).total_seconds(), 0.0)  # a machine's clock may be set back
-
-
-def time_left(limits: Limits, worked: float) -> Limits:
-    """Return limits whose length of time is what is left of it, at least 1 ms; a deadline that is a moment stays."""
-    if not isinstance(limits.deadline, timedelta):
-        return limits
-    return replace(limits, deadline=max(limits.deadline - timedelta(seconds=worked), timedelta(milliseconds=1)))
 
 
 def answered_by(log: Iterable[Envelope], first: str) -> tuple[str, ...]:

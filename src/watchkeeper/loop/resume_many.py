@@ -6,26 +6,21 @@ by its number, and the newest of its runs counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, Literal, get_args
 from uuid import UUID
 
-import msgspec
-
-from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.codec import CodecError, encode
-from watchkeeper.core.errors import ConfigurationError
-from watchkeeper.core.ids import RunContext
-from watchkeeper.core.usage import Usage
-from watchkeeper.loop.parked_calls import refuse_waiting
+from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.loop.reopen import Reader, RunRow, newest
-from watchkeeper.loop.resume import Resumed, changes_of, result_on_record, worked_seconds
-from watchkeeper.runtime.events import ManyStarted, RunOpened, RunResumed
-from watchkeeper.runtime.parking import PARKED
-from watchkeeper.runtime.result import RunResult
+from watchkeeper.loop.resume import GoesOn, Resumed, result_on_record
+from watchkeeper.loop.used import earlier_of, worked_seconds
+from watchkeeper.runtime.events import ManyEnded, ManyStarted, RunOpened, RunResumed
+from watchkeeper.runtime.parking import refuse_waiting
+from watchkeeper.runtime.result import GO_ON, ManyResult, RunResult
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.session.tagging import dump
@@ -33,72 +28,51 @@ from watchkeeper.session.tagging import dump
 Only = Literal["failed", "unstarted"]
 ONLY: Final[tuple[str, ...]] = get_args(Only)
 
-GO_ON: Final = frozenset({"interrupted", "aborted", PARKED})
-"""Stops after which an item goes on from its own record; after others it is begun anew."""
 
-
-class ResumedMany(msgspec.Struct, frozen=True):
+class ResumedMany(GoesOn, frozen=True, kw_only=True):
     """What a run over many items goes on with.
 
     Attributes:
-        run_context: The identifiers of the whole.
-        after: Number of its last event.
-        opened: What it was made of.
         concurrency: How many items ran at once.
         kept: By index, the results that stand.
         going_on: By index, log and record of the items that were interrupted.
         redo: The indexes of the items that are done now, in order.
-        spent: What all items have used.
-        worked_seconds: How long the whole had worked.
-        accept_changes: Whether prompt, tools and models may differ from those on record.
+        ended: By index, how the items had ended whose results do not stand.
+        take_over: Takes the run of an item that goes on from the process that has died.
     """
 
-    run_context: RunContext
-    after: int
-    opened: RunOpened
+    take_over: Callable[[UUID], None]
     concurrency: int
     kept: Mapping[int, RunResult[Any]]
     going_on: Mapping[int, tuple[Sequence[Envelope], Resumed]]
     redo: tuple[int, ...]
-    spent: Usage
-    worked_seconds: float
-    accept_changes: bool = False
+    ended: Mapping[int, RunResult[Any]]
+
+    def as_it_ended(
+        self,
+        stop: Stop,
+        gate: ExecutionContext,
+        digests: Mapping[str, str],
+        never_begun: Callable[[int], RunResult[Any]],
+    ) -> ManyResult[Any]:
+        """Return how a run ended that would stop at the same limit again; nothing is recorded.
+
+        Raises:
+            ConfigurationError: If it is made of other things than it was, and that is not accepted.
+        """
+        self.changes(digests)
+        known = {**self.ended, **self.kept}
+        results = (known[index] if index in known else never_begun(index) for index in range(len(self.opened.items)))
+        used, took = gate.usage + self.earlier.usage, timedelta(seconds=self.worked_seconds + self.earlier.seconds)
+        run_id = self.run_context.run_id
+        return ManyResult(run_id, tuple(results), stop, used, gate.limits, took, earlier=self.earlier)
 
 
-def begun_again(
-    resumed: ResumedMany,
-    gate: ExecutionContext,
-    limits: Limits,
-    labels: Sequence[str],
-    digests: Mapping[str, str],
-    now: datetime,
-) -> RunResumed:
-    """Return the event that a run over many items goes on.
-
-    Args:
-        resumed: What it goes on with.
-        gate: Its gate.
-        limits: The limits of the whole, with the last turns of its items.
-        labels: Those of all items.
-        digests: Of what it is made of now.
-        now: The time.
-
-    Raises:
-        ConfigurationError: If it is made of other things than it was, and that is not accepted.
-    """
-    return RunResumed(
-        run_id=resumed.run_context.run_id,
-        after=resumed.after,
-        limits=gate.limits.describe(),
-        limit_values=limits,
-        deadline=None if gate.deadline is None else gate.deadline.at,
-        spent=resumed.spent,
-        unknown=(),
-        worked_seconds=resumed.worked_seconds,
-        created_at=now,
-        changes=changes_of(resumed.opened, digests, accepted=resumed.accept_changes),
-        items=tuple(labels[index] for index in resumed.redo),
-    )
+def end_of_many(log: Sequence[Envelope]) -> ManyEnded | None:
+    """Return the event with which a run over many items has ended; None if it has not, or went on afterwards."""
+    kinds = ManyEnded | RunResumed | ManyStarted
+    last = next((each.event for each in reversed(log) if isinstance(each.event, kinds)), None)
+    return last if isinstance(last, ManyEnded) else None
 
 
 def digest_of_item(item: object) -> str:
@@ -117,7 +91,9 @@ def many_taken_over(
     only: Only | None,
     now: datetime,
 ) -> tuple[Sequence[Envelope], ResumedMany]:
-    """Take a run over many items over from the process that has died, and its items that were interrupted.
+    """Take a run over many items over from the process that has died.
+
+    An item that was interrupted is taken over when it goes on, because each holds an open file from then on.
 
     Args:
         reader: Reads the store.
@@ -141,29 +117,47 @@ def many_taken_over(
     if opened.not_resumable:
         raise ConfigurationError(f"the run {run_id} cannot be resumed: {opened.not_resumable}")
     refuse_other_items(started, opened, items)
-    kept, going_on, redo = sorted_out(reader, rows, len(items), only, now)
+    kept, ended, going_on, redo = sorted_out(reader, rows, len(items), only, now)
     if not redo:
-        refuse_waiting(run_id, (question for result in kept.values() for question in result.waiting), now)
-    spent = sum((reader.used_by(UUID(row.run_id)) for row in rows), Usage())
+        waiting = (question for result in kept.values() for question in result.waiting)
+        refuse_waiting(run_id, waiting, now, reader.store.path)
+    spent = reader.used_by_items(own, rows)
     worked = worked_seconds(own, reader.last_of(UUID(row.run_id) for row in rows))
-    for _, item in going_on.values():
-        reader.take_over(item.run_context.run_id)
-    accepted = reader.accept_changes
-    context, after, at_once = started.run_context, log[-1].seq, started.concurrency
-    return log, ResumedMany(context, after, opened, at_once, kept, going_on, redo, spent, worked, accepted)
+    return log, ResumedMany(
+        started.run_context,
+        log[-1].seq,
+        opened,
+        spent,
+        worked,
+        accept_changes=reader.accept_changes,
+        earlier=earlier_of(each.event for each in own),
+        take_over=reader.take_over,
+        concurrency=started.concurrency,
+        kept=kept,
+        going_on=going_on,
+        redo=redo,
+        ended=ended,
+    )
 
 
 def sorted_out(
     reader: Reader, rows: Sequence[RunRow], items: int, only: Only | None, now: datetime
-) -> tuple[Mapping[int, RunResult[Any]], Mapping[int, tuple[Sequence[Envelope], Resumed]], tuple[int, ...]]:
-    """Return which results stand, which items go on, and which are done now; the newest run of an item counts.
+) -> tuple[
+    Mapping[int, RunResult[Any]],
+    Mapping[int, RunResult[Any]],
+    Mapping[int, tuple[Sequence[Envelope], Resumed]],
+    tuple[int, ...],
+]:
+    """Return which results stand and which do not, which items go on, and which are done now.
 
-    An item that is parked stands while one of its questions has neither an answer nor expired.
+    The newest run of an item counts. An item that is parked stands while one of its questions has neither an answer nor
+    expired.
     """
     kept: dict[int, RunResult[Any]] = {}
+    ended: dict[int, RunResult[Any]] = {}
     going_on: dict[int, tuple[Sequence[Envelope], Resumed]] = {}
     redo: list[int] = []
-    by_index = {row.item_index: UUID(row.run_id) for row in rows}
+    by_index = {row.item_index: UUID(row.run_id) for row in rows if not row.superseded}
     for index in range(items):
         run_id = by_index.get(index)
         log = [] if run_id is None else reader.session_log(run_id)
@@ -173,11 +167,14 @@ def sorted_out(
         waits = result is not None and not all(question.expired(now) for question in result.waiting)
         if result is not None and (stop is None or waits or (failed and only == "unstarted")):
             kept[index] = result
-        elif only is None or (only == "failed") == failed:
+            continue
+        if result is not None:
+            ended[index] = result
+        if only is None or (only == "failed") == failed:
             redo.append(index)
             if run_id is not None and not failed and any(isinstance(each.event, RunOpened) for each in log):
                 going_on[index] = log, reader.resumed(run_id)
-    return kept, going_on, tuple(redo)
+    return kept, ended, going_on, tuple(redo)
 
 
 def result_of_item(log: Sequence[Envelope]) -> RunResult[Any] | None:

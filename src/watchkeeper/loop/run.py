@@ -17,12 +17,14 @@ from functools import partial
 from typing import Any, Final, TypeVar, Unpack
 
 from watchkeeper.children.child import Children, Family
+from watchkeeper.children.innermost import session_here
 from watchkeeper.children.inside import surrounding
 from watchkeeper.children.nested_adapter import response_of
+from watchkeeper.children.spending import spending_on_record
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
-from watchkeeper.core.errors import ConfigurationError, LimitsError, StoreError, UnpricedModelError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, StoreError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context
 from watchkeeper.accounting.limits import UNLIMITED, Limits, tighten
 from watchkeeper.core.messages import Message, SystemMessage, Transcript, UserMessage
@@ -30,19 +32,20 @@ from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.usage import FREE, ModelPrice
 from watchkeeper.kernel.turn_machine import End
 from watchkeeper.loop.driver import Drive, drive
-from watchkeeper.loop.resume import Recorded, Resumed, digests_of
+from watchkeeper.loop.resume import Recorded, Resumed, digests_of, result_on_record
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import RunEnded, RunOpened, RunResumed, RunStarted
+from watchkeeper.runtime.events import RunEnded, RunOpened, RunStarted
 from watchkeeper.runtime.file_record import opened as files_opened
 from watchkeeper.runtime.parking import Park
 from watchkeeper.runtime.plan import Durable, PricedModel, RunPlan, RunScope, plan_for, refuse_model_switches
 from watchkeeper.runtime.portal import PORTAL
 from watchkeeper.runtime.result import RunResult, broken_off, log_end, result_of, transcript_of
 from watchkeeper.runtime.shared_budget import gate_outside_runs
+from watchkeeper.runtime.tracing import traced
 from watchkeeper.runtime.user_code import booked
 from watchkeeper.session.session import Session
-from watchkeeper.tools.process_worker import refuse_while_importing
+from watchkeeper.tools.isolation.worker import refuse_while_importing
 from watchkeeper.prompt.evaluation import (
     NESTED,
     NESTED_LIMITS,
@@ -52,6 +55,7 @@ from watchkeeper.prompt.evaluation import (
     PromptResponse,
     check_options,
 )
+from watchkeeper.runtime.used_before import NOTHING_BEFORE, UsedBefore
 
 
 OutputT = TypeVar("OutputT")
@@ -78,29 +82,44 @@ async def execute(
         CancelledError: If the task is cancelled; the run's end is recorded on the log in this case, too.
     """
     refuse_while_importing()
-    began = scope.clock.monotonic()
+    with traced(scope, plan):
+        return await _executed(plan, scope, drive, resumed, opened)
+
+
+async def _executed(
+    plan: RunPlan[OutputT],
+    scope: RunScope,
+    drive: Drive,
+    resumed: Resumed | None,
+    opened: Callable[[], dict[str, Any]] | None,
+) -> RunResult[OutputT]:
+    began, earlier = scope.clock.monotonic(), NOTHING_BEFORE
     recorded = None
+    if resumed is not None and resumed.exhausted is not None:
+        return _as_it_ended(plan, scope, resumed, resumed.exhausted)
     if resumed is None:
         started = _announce(plan, scope)
         transcript = _opening(plan, scope)
     else:
-        began -= resumed.worked_seconds
+        began, earlier = began - resumed.worked_seconds, resumed.earlier
         recorded, started = resumed.recorded, resumed.recorded.started
         transcript = recorded.opening
         if resumed.forked:
             started = _announce(plan, scope, recorded)
         else:
-            _announce_again(plan, scope, resumed)
+            again = resumed.event(scope.gate, scope.gate.limits, digests_of(plan), scope.clock.now(), item=scope.item)
+            scope.record(again)
     try:
-        if opened is not None and (resumed is None or resumed.forked) and scope.durable is not None:
-            await _put_on_record(plan, scope, scope.durable, opened())
-        ending = await drive(plan, scope, transcript, execute, recorded)
-        await booked(scope.gate)
+        with spending_on_record(scope):
+            if opened is not None and (resumed is None or resumed.forked) and scope.durable is not None:
+                await _put_on_record(plan, scope, scope.durable, opened())
+            ending = await drive(plan, scope, transcript, execute, recorded)
+            await booked(scope.gate)
     except BaseException as error:
-        _close(plan, scope, End(stop=broken_off(error)), None, began)
+        _close(plan, scope, End(stop=broken_off(error)), None, began, earlier)
         raise
     end = ending.end
-    ended = _close(plan, scope, end, ending.turns, began, ending.denied)
+    ended = _close(plan, scope, end, ending.turns, began, earlier, ending.denied)
     return result_of(
         started,
         ended,
@@ -158,29 +177,16 @@ def _announce(plan: RunPlan[Any], scope: RunScope, forked: Recorded | None = Non
     return started
 
 
-def _announce_again(plan: RunPlan[Any], scope: RunScope, resumed: Resumed) -> None:
-    """Record that an interrupted run goes on.
+def _as_it_ended(plan: RunPlan[Any], scope: RunScope, resumed: Resumed, stop: Stop) -> RunResult[Any]:
+    """Return how a run ended that would stop at the same limit again; nothing is recorded.
 
     Raises:
         ConfigurationError: If it is made of other things than it was, and that is not accepted.
     """
-    gate = scope.gate
-    changes = resumed.changes(digests_of(plan))
-    scope.record(
-        RunResumed(
-            run_id=scope.run_context.run_id,
-            after=resumed.recorded.after,
-            limits=gate.limits.describe(),
-            limit_values=gate.limits,
-            deadline=gate.deadline.at if gate.deadline else None,
-            spent=resumed.spent,
-            unknown=resumed.unknown,
-            worked_seconds=resumed.worked_seconds,
-            created_at=scope.clock.now(),
-            changes=changes,
-            below=resumed.below,
-        )
-    )
+    resumed.changes(digests_of(plan))
+    result = result_on_record(scope.session.log, scope.session)
+    assert result is not None
+    return replace(result, stop=stop)
 
 
 async def _put_on_record(plan: RunPlan[Any], scope: RunScope, durable: Durable, more: dict[str, Any]) -> None:
@@ -225,6 +231,7 @@ def _opening(plan: RunPlan[Any], scope: RunScope) -> Transcript:
             adapter=plan.model.provider,
             session_id=scope.session.session_id,
             created_at=scope.clock.now(),
+            run_context=scope.run_context,
         )
     )
     return transcript
@@ -241,7 +248,15 @@ def _continued(messages: tuple[Message, ...], earlier: Transcript) -> tuple[Mess
     )
 
 
-def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, began: float, denied: int = 0) -> RunEnded:
+def _close(
+    plan: RunPlan[Any],
+    scope: RunScope,
+    end: End,
+    turns: int | None,
+    began: float,
+    earlier: UsedBefore,
+    denied: int = 0,
+) -> RunEnded:
     """Record the end: the prompt's outcome, then the run's, with the time that was left."""
     gate, now = scope.gate, scope.clock.now()
     usage, took = gate.usage, timedelta(seconds=scope.clock.monotonic() - began).total_seconds()
@@ -257,6 +272,7 @@ def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, beg
                 session_id=scope.session.session_id,
                 created_at=now,
                 remaining_seconds=remaining,
+                run_context=scope.run_context,
             )
         )
     ended = RunEnded(
@@ -272,6 +288,8 @@ def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, beg
         ended_at=now,
         turns=turns,
         denied=denied,
+        earlier=earlier,
+        run_context=scope.run_context,
     )
     scope.record(ended)
     log_end(
@@ -280,8 +298,8 @@ def _close(plan: RunPlan[Any], scope: RunScope, end: End, turns: int | None, beg
         plan.prompt.name,
         end.stop,
         end.verdict,
-        usage,
-        duration_seconds=round(took, 3),
+        usage + earlier.usage,
+        duration_seconds=round(took + earlier.seconds, 3),
         remaining_seconds=None if remaining is None else round(remaining, 3),
     )
     return ended
@@ -376,10 +394,14 @@ class Adapter:
     ) -> PromptResponse[OutputT]:
         """Evaluate, once the options are checked; a deadline that is over by now ends it as any deadline does."""
         bus, tracker = options.get("bus"), options.get("budget_tracker")
-        session = options.get("session") or Session(clock=self._clock, ids=self._ids)
+        given = options.get("session")
+        session = Session(clock=self._clock, ids=self._ids) if given is None else session_here(given)
+        is_given = session is given
         limits = self._limits(session, deadline, options.get("budget"), tracker)
         around = surrounding()
         with ExitStack() as stack:
+            if given is not None and not is_given:
+                stack.callback(session.close)
             if bus is not None and bus is not session.dispatcher:
                 stack.callback(session.dispatcher.subscribe_all(bus.publish))
             gate = stack.enter_context(gate_outside_runs(limits, tracker, session, self._clock, self._ids))
@@ -397,13 +419,13 @@ class Adapter:
                 parent_run_id=around.parent_run_id,
                 depths=around.depths,
                 deepest=around.deepest,
-                watch=None if around.scope is None or options.get("session") else around.scope.watch,
-                durable=None if around.scope is None or options.get("session") else around.scope.durable,
+                watch=None if around.scope is None or is_given else around.scope.watch,
+                durable=None if around.scope is None or is_given else around.scope.durable,
             )
             if scope.watch is not None:
                 stack.callback(scope.watch(session, scope.run_context.run_id))
             work = partial(execute, plan, scope)
-            result = await around.recorded(scope, plan.prompt.name, plan.model.label, work)
+            result = await around.recorded(scope, plan.prompt.name, plan.model.label, work, admitted=False)
         return response_of(result, gate.deadline)
 
     def _limits(

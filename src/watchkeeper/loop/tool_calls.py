@@ -15,12 +15,11 @@ from itertools import groupby
 from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import replace
 
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.children.child import no_charge
-from watchkeeper.containment.in_flight import CALL_TIMEOUT, Ticket
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.clock import Clock, Deadline, earliest
 from watchkeeper.core.codec import CodecError
@@ -30,87 +29,68 @@ from watchkeeper.core.errors import (
     SessionError,
     Stop,
     StoreError,
-    ToolProcessError,
     ToolValidationError,
 )
 from watchkeeper.core.messages import ImagePart, Part, ToolCall, ToolMessage
-from watchkeeper.core.quantities import format_duration
-from watchkeeper.core.text import CrashError, error_text
+from watchkeeper.core.text import error_text
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.core.workers import Patience, run_in_worker
 from watchkeeper.kernel.turn_machine import Stopped, ToolsDone
-from watchkeeper.asking.models import bounds_input
-from watchkeeper.loop.parked_calls import (
+from watchkeeper.asking.provider_work import bounds_input
+from watchkeeper.asking.retry import call_through
+from watchkeeper.loop.attempt import (
+    Attempt,
+    classify,
+    cut,
+    failed,
+    may_retry,
+    not_asked,
+    not_run,
+    raised_at,
+    recordable,
+    refusal,
+    why_of,
+)
+from watchkeeper.runtime.events import CallBegun
+from watchkeeper.runtime.file_record import FilesNotOnRecord, Unfinished, changed, finish
+from watchkeeper.runtime.parking import (
     HIDDEN,
     NO_ANSWERS,
     NOT_BEGUN,
-    NOT_RUN,
     UNKNOWN,
     AnswersOfCall,
+    CallParked,
     Earlier,
+    Park,
     answers_among,
+    digest_of,
     is_denial,
+    parked_stop,
     refusal_of,
 )
-from watchkeeper.asking.retry import call_through, held_back
-from watchkeeper.runtime.events import CallBegun
-from watchkeeper.runtime.file_record import FilesNotOnRecord, Unfinished, changed, finish
-from watchkeeper.runtime.parking import CallParked, Park, digest_of, parked_stop
-from watchkeeper.runtime.plan import MAX_RESULT_BYTES, NotOnRecordError, RunPlan, RunScope
+from watchkeeper.runtime.plan import RunPlan, RunScope
 from watchkeeper.runtime.result import images_of
 from watchkeeper.runtime.user_code import closed, over_at, raise_failure
 from watchkeeper.session.tagging import check
 from watchkeeper.shield.pipeline import QUESTION
-from watchkeeper.tools.context import Answer, CallInfo, ToolContext, ToolInvoked, ToolOutcome, ToolScope
-from watchkeeper.tools.filesystem import Filesystem
-from watchkeeper.tools.isolation import ProcessCall
-from watchkeeper.tools.values import MOST_RESULT_LEVELS, MOST_RESULT_VALUES, ToolResult, image_parts
+from watchkeeper.tools.context import Answer, CallInfo, ToolContext, ToolInvoked, ToolScope
+from watchkeeper.tools.isolation.call import ProcessCall
+from watchkeeper.tools.values import (
+    MOST_RESULT_LEVELS,
+    MOST_RESULT_VALUES,
+    NothingDoneError,
+    ToolResult,
+    image_parts,
+)
 from watchkeeper.tools.tool import Tool
 
 T = TypeVar("T")
-
-DEADLINE_MESSAGE: Final = "deadline exceeded"
-"""The text of a tool's result when the deadline was exceeded."""
-
-UNBOUNDED_IMAGE: Final = (
-    "The image cannot be shown: the tool returned an image that has no token bound, but a ceiling on cost or tokens is"
-    " in force; its code must say ImagePart(..., max_tokens=...)"
-)
-"""The text of a tool's result that holds an image whose cost no ceiling could hold."""
 
 UNCHECKED_CHARS: Final = 2 * MOST_RESULT_LEVELS
 """Arguments whose text is longer are looked at before the call: the log has to keep them beside the result."""
 
 LOOP_SECONDS: Final = 0.1
 """How long the loop may take to stop a process whose time is over, before that is done from another thread."""
-
-
-class Attempt(msgspec.Struct, frozen=True):
-    """How one attempt at a call went.
-
-    Attributes:
-        outcome: In one word.
-        result: What the model is told.
-        number: 1 for the first attempt at the call.
-        params: The decoded arguments, or the raw text where they could not be decoded.
-        context: What the tool was given, if it ran.
-        stop: Set if the gate stopped the work here.
-        node_id: The admitted call at the gate, if it was admitted.
-        duration_ms: From admission to result.
-        repeatable: Whether a failed call may be tried again; False if the gate or a hook gave a stop.
-        parks: The question for which the run parks, instead of a result; or None.
-    """
-
-    outcome: ToolOutcome
-    result: ToolResult[Any]
-    number: int = 1
-    params: Any = None
-    context: ToolContext | None = None
-    stop: Stop | None = None
-    node_id: str | None = None
-    duration_ms: float = 0.0
-    repeatable: bool = True
-    parks: CallParked | None = None
 
 
 class ToolCalls:
@@ -132,7 +112,7 @@ class ToolCalls:
         self._run_id = str(scope.run_context.run_id)
         self._tools: dict[str, Tool] = {tool.name: tool for tool in plan.prompt.tools}
         self._parallel = frozenset(tool.name for tool in plan.prompt.tools if tool.parallel_safe)
-        self._bounds_input = bounds_input(scope.gate.limits)
+        self._bounds_input = bounds_input(scope.gate.account)
         self._tool_scope = ToolScope(
             session=scope.session,
             run_context=scope.run_context,
@@ -166,9 +146,11 @@ class ToolCalls:
             else:
                 attempts = await asyncio.gather(*(self._call(call) for call in batch))
             for call, attempt in zip(batch, attempts, strict=True):
-                if attempt.parks is not None and await self._park(attempt, attempt.parks):
-                    parked.append((call.name, call.call_id))
-                    continue
+                if attempt.parks is not None:
+                    if await self._park(attempt, attempt.parks):
+                        parked.append((call.name, call.call_id))
+                        continue
+                    attempt = not_asked(attempt, attempt.parks)
                 done, left = earlier.done.get(call.call_id), earlier.unfinished.get(call.call_id)
                 if left is not None and done is None:
                     message, shown = await self._go_on(call, left)
@@ -194,7 +176,10 @@ class ToolCalls:
         """Attempt one call as often as its tool allows and the gate admits; return the last attempt."""
         if call.call_id in self._earlier.done or call.call_id in self._earlier.unfinished:
             return Attempt("skipped", ToolResult.error(""))
+        first = 1 + self._earlier.begun.get(call.call_id, 0)
         if call.call_id in self._earlier.hidden:
+            if first > 1:
+                return Attempt("unknown", ToolResult.error(UNKNOWN.format(call.name)), first - 1, call.arguments)
             return Attempt("skipped", ToolResult.error(HIDDEN.format(call.name)), params=call.arguments)
         tool = self._tools.get(call.name)
         if tool is None:
@@ -207,7 +192,7 @@ class ToolCalls:
                 check(params, MOST_RESULT_VALUES, MOST_RESULT_LEVELS)
         except (ToolValidationError, CodecError) as error:
             return Attempt("invalid", ToolResult.error(refusal(error)), params=call.arguments)
-        first, answers = 1 + self._earlier.begun.get(call.call_id, 0), NO_ANSWERS
+        answers = NO_ANSWERS
         if self._earlier is not NOT_BEGUN:
             instead = self._instead(call, tool, params, first)
             if instead is not None:
@@ -269,29 +254,23 @@ class ToolCalls:
             return False
         self._scope.record(question)
         try:
-            await durable.barrier()
+            return await durable.barrier()
         except StoreError:
             return False
-        return True
 
     async def _attempt(self, call: ToolCall, tool: Tool, params: Any, number: int, answers: AnswersOfCall) -> Attempt:
         """Make one admitted attempt; classify how it went."""
-        clock = self._scope.clock
-        began = clock.monotonic()
+        clock, began = self._scope.clock, self._scope.clock.monotonic()
         context: ToolContext | None = None
-        process = tool.process()
-        task = asyncio.current_task()
-
-        def intent(ticket: Ticket) -> CallBegun:
-            turn = self._turn
-            return CallBegun(
-                "tool", tool.name, turn, number, ticket.node_id, call.call_id, TokenUsage(), 0, clock.now()
-            )
+        process, task = tool.process(), asyncio.current_task()
 
         async def work(ticket: Ticket) -> ToolResult[Any]:
             nonlocal context
-            if self._scope.durable is not None and not tool.may_repeat:
-                await self._scope.begin_call(intent(ticket))
+            if self._scope.durable is not None and not tool.read_only:
+                if not tool.idempotent:
+                    await self._scope.begin_call(self._intent(call, number, ticket))
+                else:  # after a crash it must get the same idempotency key, so the reply that asks for it be on record
+                    await self._scope.all_on_record()
             context = self._context(call, tool, number, ticket, answers.of_tool)
             try:
                 if process is not None:
@@ -311,14 +290,17 @@ class ToolCalls:
             arguments=call.arguments,
             call_id=call.call_id,
             approved_by=answers.approved_by,
+            recorder=self._scope.durable,
+            on_log=True,
         )
         try:
             outcome = await call_through(self._scope, request, work, no_charge)
         finally:
             if process is not None:  # the run waits until the call's process is gone
                 await process.gone()
-        stop = self._stop_of(outcome)
-        word, result = classify(tool, outcome, stop, has_files=self._tool_scope.filesystem is not None)
+        stop, has_files = self._stop_of(outcome), self._tool_scope.filesystem is not None
+        did_nothing = context is None or isinstance(outcome.error, NothingDoneError)
+        word, result = classify(tool, outcome, stop, did_nothing=did_nothing, has_files=has_files)
         return Attempt(
             outcome=word,
             result=result,
@@ -328,9 +310,16 @@ class ToolCalls:
             stop=stop,
             node_id=outcome.node_id,
             duration_ms=(clock.monotonic() - began) * 1000,
-            repeatable=outcome.stop is None,
+            halted=outcome.stop is not None,
+            did_nothing=did_nothing,
             parks=None if self._parking is None else self._asks(call, outcome, context, self._parking),
+            traceback=raised_at(outcome.error, why_of(outcome)) if word == "crashed" else "",
         )
+
+    def _intent(self, call: ToolCall, number: int, ticket: Ticket) -> CallBegun:
+        """Return what is on record before the tool has an effect."""
+        place, now = (call.name, self._turn, number, ticket.node_id, call.call_id), self._scope.clock.now()
+        return CallBegun("tool", *place, TokenUsage(), 0, now)
 
     def _asks(
         self, call: ToolCall, outcome: Outcome[Any], context: ToolContext | None, park: Park
@@ -371,7 +360,8 @@ class ToolCalls:
     async def _finish(self, call: ToolCall, attempt: Attempt) -> tuple[ToolMessage, tuple[ImagePart, ...]]:
         """Keep or drop the tool's changes, record the attempt, and return the message and images for the model."""
         attempt, text, images = recordable(attempt, self._bounds_input)
-        if self._scope.durable is None or attempt.context is None:
+        context = attempt.context
+        if self._scope.durable is None or context is None or not (context.has_changed_files or context.written_events):
             return await self._kept(call, attempt, text, images)
         with self._together():
             return await self._kept(call, attempt, text, images)
@@ -425,7 +415,7 @@ class ToolCalls:
             except Exception as error:  # files may be of any kind, and fail in any way
                 why = error if isinstance(error, SessionError | FilesystemError) else error_text(error)
                 said = f"{call.name} succeeded, but what it changed could not be kept: {why}"
-                attempt, text, images = failed(attempt, said)
+                attempt, text, images = failed(attempt, said, raised_at(error, str(why)))
         await self._drop(attempt)
         return self._record(call, attempt, text, event_id), images
 
@@ -475,12 +465,12 @@ class ToolCalls:
 
     def _invoked(self, call: ToolCall, attempt: Attempt, text: str, event_id: UUID) -> ToolInvoked:
         scope, plan = self._scope, self._plan
-        return ToolInvoked(
-            prompt_name=plan.prompt.name,
-            adapter=plan.model.provider,
-            name=call.name,
-            params=attempt.params,
-            result=attempt.result,
+        return ToolInvoked(  # for more keywords Python makes a dict
+            plan.prompt.name,
+            plan.model.provider,
+            call.name,
+            attempt.params,
+            attempt.result,
             session_id=scope.session.session_id,
             created_at=scope.clock.now(),
             usage=self._usage,
@@ -491,6 +481,8 @@ class ToolCalls:
             duration_ms=attempt.duration_ms,
             attempt=attempt.number,
             node_id=attempt.node_id,
+            traceback=attempt.traceback,
+            run_context=scope.run_context,
         )
 
 
@@ -525,102 +517,3 @@ def in_time(fn: Callable[..., T], ticket: Ticket, clock: Clock) -> Callable[...,
         return fn(*args)
 
     return begin
-
-
-def not_run(call: ToolCall, stop: Stop) -> Attempt:
-    """Return the result of a call that was not run because an earlier call stopped the run."""
-    said = DEADLINE_MESSAGE if stop.reason == "timeout" else f"{NOT_RUN}{stop.message}"
-    return Attempt("skipped", ToolResult.error(said), params=call.arguments)
-
-
-def may_retry(attempt: Attempt, tool: Tool) -> bool:
-    """Return whether a call is attempted again after this attempt."""
-    failed = attempt.outcome in ("crashed", "timeout") and attempt.stop is None
-    return failed and attempt.repeatable and attempt.number <= tool.retries
-
-
-def classify(
-    tool: Tool, outcome: Outcome[ToolResult[Any]], stop: Stop | None, *, has_files: bool
-) -> tuple[ToolOutcome, ToolResult[Any]]:
-    """Say in one word how an attempt went, and what the model is told about it; ``stop`` is that of the run."""
-    if stop is not None:
-        if stop.reason == "timeout":
-            return "deadline", ToolResult.error(DEADLINE_MESSAGE)
-        if outcome.admitted:
-            return "cancelled", ToolResult.error(f"stopped midway: {stop.message}")
-        return "denied", ToolResult.error(f"{NOT_RUN}{stop.message}")
-    if not outcome.admitted:
-        said = held_back(outcome) if outcome.stop is None else outcome.stop.message
-        return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {said}")
-    if outcome.error is None:
-        result: Any = outcome.value
-        return "ok" if result.success else "failed", result
-    if isinstance(outcome.error, NotOnRecordError):
-        return "denied", ToolResult.error(f"{tool.name} was not run, and nothing was changed: {outcome.error}")
-    if outcome.stop_reason == CALL_TIMEOUT:
-        said = f"{tool.name} did not finish within {format_duration(tool.timeout or 0)} and was stopped."
-        return "timeout", ToolResult.error(said)
-    if isinstance(outcome.error, ToolValidationError):
-        return "invalid", ToolResult.error(refusal(outcome.error))
-    if isinstance(outcome.error, ToolProcessError | CrashError):
-        return "crashed", ToolResult.error(f"{tool.name} failed: {outcome.error}")
-    ending = None if outcome.node is None else outcome.node.ending
-    why = ending.error if ending is not None and ending.error is not None else error_text(outcome.error)
-    said = f"{tool.name} failed: {why}"
-    return "crashed", ToolResult.error(said + missed_files(outcome.error, has_files=has_files))
-
-
-def refusal(error: ToolValidationError | CodecError) -> str:
-    """Return what a refusal of arguments says; the user's code may have raised it with anything."""
-    try:
-        return str(error)
-    except Exception:
-        return error_text(error)
-
-
-def missed_files(error: BaseException | None, *, has_files: bool) -> str:
-    """Return a hint if a tool crashed because it used the filesystem in a run without files; else an empty text."""
-    if has_files or not isinstance(error, AttributeError) or error.obj is not None or error.name is None:
-        return ""
-    if not hasattr(Filesystem, error.name):
-        return ""
-    return "; this run has no files: context.filesystem is None unless the run is given filesystem=HostFilesystem(...)"
-
-
-def recordable(attempt: Attempt, bounds_input: bool) -> tuple[Attempt, str, tuple[ImagePart, ...]]:
-    """Return the attempt and the text and images of its result, or a failure in its place.
-
-    Args:
-        attempt: What a call has come to; it fails if the log could not keep its result.
-        bounds_input: Whether a ceiling has to hold the tokens of each image; one without a bound is then a failure.
-    """
-    try:
-        check(attempt.result, MOST_RESULT_VALUES, MOST_RESULT_LEVELS)
-        text, images = attempt.result.shown()
-        if type(text) is not str:
-            why = f"its message is of the type {type(text).__name__}, not a text"
-        elif bounds_input and any(image.max_tokens is None for image in images):
-            return failed(attempt, UNBOUNDED_IMAGE)
-        else:
-            return attempt, text, images
-    except CodecError as error:
-        why = str(error)
-    except Exception as error:  # the code of the value's type ran
-        why = error_text(error)
-    return failed(attempt, f"The result cannot be recorded: {why}")
-
-
-def failed(attempt: Attempt, said: str) -> tuple[Attempt, str, tuple[ImagePart, ...]]:
-    """Return an attempt as one that crashed for a reason, and what the model is shown of it."""
-    return replace(attempt, outcome="crashed", result=ToolResult.error(said)), said, ()
-
-
-def cut(text: str) -> str:
-    """Cut a tool's text to `MAX_RESULT_BYTES` for the model, with a note; the log keeps the whole result."""
-    if len(text) <= MAX_RESULT_BYTES and text.isascii():
-        return text
-    data = text.encode("utf-8", "replace")
-    if len(data) <= MAX_RESULT_BYTES:
-        return data.decode()
-    shown = data[:MAX_RESULT_BYTES].decode("utf-8", "ignore")
-    return f"{shown}\n[cut: the first {MAX_RESULT_BYTES:,} of {len(data):,} bytes are shown]"

@@ -58,7 +58,7 @@ class Journal:
         self._clock = clock
         self._dispatcher = dispatcher
         self._reducers = reducers or Reducers()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a finaliser may record an event in the middle of another one
         self._publishing = threading.Lock()
         self._publisher: int | None = None
         self._queue: deque[Envelope | InProcessDispatcher] = deque()
@@ -160,19 +160,23 @@ class Journal:
         if isinstance(event, type):
             raise SessionError(f"dispatch an instance, not the class {event.__name__}")
         check_serialisable(event)
-        failure: ReducerError | None = None
         with self._lock:
-            self.refuse_if_ended()
-            before = self._state
-            try:
-                after = self._after(before, event)
-            except ReducerError as error:
-                failure, after = error, self._with(before, event, before.slices, before.writes, ())
-            envelope = after.log.latest()
-            assert envelope is not None, "an event was just appended"
-            self.refuse_if_ended()  # a branch may have been discarded while its reducers ran
+            while True:
+                self.refuse_if_ended()
+                before: State = self._state
+                failure: ReducerError | None = None
+                try:
+                    after = self._after(before, event)
+                except ReducerError as error:
+                    failure, after = error, self._with(before, event, before.slices, before.writes, ())
+                envelope = after.log.latest()
+                assert envelope is not None, "an event was just appended"
+                self.refuse_if_ended()  # a branch may have been discarded while its reducers ran
+                is_told = self._dispatcher is not None and not self._is_alone()
+                if self._state is before:  # otherwise a finaliser has recorded meanwhile
+                    break
             self._state = after
-            if self._dispatcher is not None and not self._is_alone():
+            if is_told:
                 self._queue.append(envelope)
         if self._queue:
             self.publish()
@@ -239,33 +243,33 @@ class Journal:
         self._publisher = threading.get_ident()
         try:
             while self._queue:
+                waiting = self._queue.popleft()
                 try:
-                    self._publish_next()
-                except BaseException as error:  # the caller raises it once everything is published
-                    interrupt = interrupt or error
+                    if not isinstance(waiting, Envelope):
+                        waiting.close()
+                    elif self._dispatcher is not None:
+                        self._dispatcher.publish(waiting)
+                except BaseException as error:
+                    if isinstance(error, Exception) and isinstance(waiting, Envelope) and self._dispatcher is not None:
+                        report("dispatcher.failed", self._dispatcher.publish, waiting, error)
+                    else:  # the caller raises it once everything is published
+                        interrupt = interrupt or error
         finally:
             self._publisher = None
             self._publishing.release()
         return interrupt
 
-    def _publish_next(self) -> None:
-        waiting = self._queue.popleft()
-        if isinstance(waiting, InProcessDispatcher):
-            waiting.close()
-        elif self._dispatcher is not None:
-            try:
-                self._dispatcher.publish(waiting)
-            except Exception as error:
-                report("dispatcher.failed", self._dispatcher.publish, waiting, error)
-
     def _repeat(self, events: SliceView[Any]) -> None:
         with self._lock:
             self.refuse_if_ended()
-            state = self._state
-            for event in events:
-                state = self._after(state, event)
+            while True:
+                before = state = self._state
+                for event in events:
+                    state = self._after(state, event)
+                if self._state is before:  # otherwise a finaliser has recorded meanwhile
+                    break
             if self._dispatcher is not None:
-                self._queue.extend(state.log[len(self._state.log) :])
+                self._queue.extend(state.log[len(before.log) :])
             self._state = state
 
     def _after(self, state: State, event: Any) -> State:

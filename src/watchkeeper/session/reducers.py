@@ -17,7 +17,8 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ReducerError, SessionError
 from watchkeeper.core.text import error_text
 from watchkeeper.session.log import BUILT_IN, RolledBack, SliceEdited, StateInherited, name_of
-from watchkeeper.session.slices import Append, Clear, Extend, Op, Reducer, Replace, SliceChange, SliceView
+from watchkeeper.session.slices import Append, Clear, Extend, Op, Reducer, Replace, SliceChange, SliceSplice, SliceView
+from watchkeeper.session.slices import change_between
 from watchkeeper.session.tagging import check
 
 Slices = Mapping[type, SliceView[Any]]
@@ -115,8 +116,13 @@ class Reducers:
 
 def apply(slices: dict[type, SliceView[Any]], change: SliceChange, owner: object) -> None:
     """Make a change in a mapping of slices."""
-    before = slices.get(change.slice_type, EMPTY) if change.op == "extend" else EMPTY
-    _put(slices, change.slice_type, before.extended(change.items, owner))
+    before = slices.get(change.slice_type, EMPTY)
+    if change.op == "extend":
+        after = before.extended(change.items, owner)
+    else:
+        items = change.result(list(before)) if isinstance(change, SliceSplice) else change.items
+        after = EMPTY.extended(items, owner)
+    _put(slices, change.slice_type, after)
 
 
 def _put(slices: dict[type, SliceView[Any]], slice_type: type, view: SliceView[Any]) -> None:
@@ -135,7 +141,7 @@ def _reduced(view: SliceView[Any], slice_type: type, reducer: Reducer[Any, Any],
         if isinstance(op, Extend):
             return SliceChange(slice_type, "extend", _all_fitting(op.items, slice_type, event))
         if isinstance(op, Replace):
-            return SliceChange(slice_type, "replace", _all_fitting(op.items, slice_type, event))
+            return change_between(slice_type, list(view), _all_fitting(op.items, slice_type, event))
         if isinstance(op, Clear):  # pyright: ignore[reportUnnecessaryIsInstance]
             return SliceChange(slice_type, "replace")
         raise TypeError(f"it returned {type(op).__name__}; return Append, Extend, Replace or Clear")

@@ -224,13 +224,57 @@ class SliceChange(msgspec.Struct, frozen=True):
 
     Attributes:
         slice_type: The type of the slice's items.
-        op: ``extend`` adds the items at the tail, ``replace`` puts them in the place of all others.
+        op: ``extend`` adds the items at the tail, ``replace`` puts them in the place of all others; ``splice``: see
+            `SliceSplice`.
         items: The items.
     """
 
     slice_type: type
-    op: Literal["extend", "replace"]
+    op: Literal["extend", "replace", "splice"]
     items: Sequence[Any] = ()
+
+
+@own_value("slice_splice")
+class SliceSplice(SliceChange, frozen=True):
+    """The change of a slice that keeps most of its items, so that not all of them are put on record again.
+
+    Attributes:
+        kept: Numbers, three for each part that is kept: how many of the new items come before it, the place of its
+            first item in the slice as it was, and the place behind its last one. The other new items come at the end.
+    """
+
+    kept: Sequence[int] = ()
+
+    def result(self, before: Sequence[Any]) -> list[Any]:
+        """Return the items of the slice after the change."""
+        items, place = list[Any](), 0
+        for number in range(0, len(self.kept), 3):
+            new, start, stop = self.kept[number : number + 3]
+            items += self.items[place : place + new]
+            items += before[start:stop]
+            place += new
+        return [*items, *self.items[place:]]
+
+
+def change_between(slice_type: type, before: Sequence[Any], after: Sequence[Any]) -> SliceChange:
+    """Return the change from one content of a slice to another; what is kept is told by the identity of the items."""
+    places = {id(before[place]): place for place in range(len(before) - 1, -1, -1)}
+    kept, new, told = list[int](), list[Any](), 0
+    for item in after:
+        goes_on = kept and told == len(new) and kept[-1] < len(before) and before[kept[-1]] is item
+        place = places.get(id(item)) if not goes_on else kept[-1]
+        if place is None:
+            new.append(item)
+        elif goes_on:
+            kept[-1] += 1
+        else:
+            kept += (len(new) - told, place, place + 1)
+            told = len(new)
+    if kept == [0, 0, len(before)]:
+        return SliceChange(slice_type, "extend", new)
+    if len(kept) > len(after) - len(new) or not kept:  # in many small parts: that is no shorter
+        return SliceChange(slice_type, "replace", after)
+    return SliceSplice(slice_type, "splice", new, kept)
 
 
 Reducer = Callable[[SliceView[S], E], Op[S]]

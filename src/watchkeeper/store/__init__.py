@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from watchkeeper.ledgers.sqlite_ledger import SqliteLedger as SqliteLedger
     from watchkeeper.runtime.parking import Park as Park
     from watchkeeper.store.answers import Waiting as Waiting, answer as answer, pending as pending
+    from watchkeeper.store.cancelling import cancel as cancel
     from watchkeeper.store.run_index import StoredRun as StoredRun
     from watchkeeper.store.run_store import RunStore as RunStore, StoredEvent as StoredEvent
 else:
@@ -22,6 +23,7 @@ else:
             "ledgers.sqlite_ledger": "SqliteLedger",
             "runtime.parking": "Park",
             "store.answers": "Waiting answer pending",
+            "store.cancelling": "cancel",
             "store.run_index": "StoredRun",
             "store.run_store": "RunStore StoredEvent",
         },

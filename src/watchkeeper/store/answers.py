@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, StoreError
+from watchkeeper.core.text import logger
 from watchkeeper.core.type_tags import tag_of
 from watchkeeper.runtime.parking import PARKED, CallAnswered, CallParked, answer_to, no_question, waiting
-from watchkeeper.store.run_index import StoredRun, untyped
+from watchkeeper.store.plain_json import untyped
+from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolInvoked
 
@@ -32,8 +34,17 @@ class Waiting(NamedTuple):
 
 
 def pending(store: RunStore) -> tuple[Waiting, ...]:
-    """Return the calls of all parked runs that wait for an answer; expired ones are among them."""
-    return tuple(each for run in store.stopped_by(PARKED) for each in _waiting_in(store, run))
+    """Return the calls of all parked runs that wait for an answer; expired ones are among them.
+
+    A run whose file is damaged is passed over, with a warning.
+    """
+    found: list[Waiting] = []
+    for run in store.stopped_by(PARKED):
+        try:
+            found += waiting_in(store, run)
+        except StoreError as error:
+            logger().warning("pending.unreadable", error=str(error))
+    return tuple(found)
 
 
 def answer(
@@ -57,13 +68,14 @@ def answer(
     runs = [run] if run.items is None else [each for each in store.children(run.run_id) if each.item is not None]
     found = _chosen(store, run, runs, call_id)
     with store.visited(found.run.run_id) as add:
-        if found not in _waiting_in(store, found.run):  # somebody was faster
+        if found not in waiting_in(store, found.run):  # somebody was faster
             raise _refusal(store, [found.run], run, found.question.call_id)
         add(answer_to(found.question, found.run.run_id, clock.now(), allowed=allowed, **said))
     return found
 
 
-def _waiting_in(store: RunStore, run: StoredRun) -> tuple[Waiting, ...]:
+def waiting_in(store: RunStore, run: StoredRun) -> tuple[Waiting, ...]:
+    """Return the calls of a run that wait for an answer."""
     return tuple(Waiting(run, question) for question in waiting(_events(store, run)))
 
 
@@ -77,7 +89,7 @@ def _events(store: RunStore, run: StoredRun) -> Iterator[object]:
 
 def _chosen(store: RunStore, run: StoredRun, runs: list[StoredRun], call_id: str | None) -> Waiting:
     """Return the one call that is meant."""
-    found = [each for one in runs for each in _waiting_in(store, one)]
+    found = [each for one in runs for each in waiting_in(store, one)]
     wanted = [each for each in found if call_id is None or each.question.call_id == call_id]
     wanted = wanted or [each for each in found if each.question.call_id.startswith(call_id or "")]
     if len(wanted) == 1:

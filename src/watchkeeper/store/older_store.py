@@ -16,8 +16,20 @@ import msgspec
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
 from watchkeeper.disk.liveness import own_mark
-from watchkeeper.store.run_file import PRIVATE_FILE, SUFFIX, Owner, event_line, owner_line
-from watchkeeper.store.run_index import RUNS
+from watchkeeper.session.log import event
+from watchkeeper.store.run_file import (
+    MISSING,
+    PRIVATE_FILE,
+    SUFFIX,
+    EventLine,
+    Owner,
+    event_line,
+    opened,
+    owner_line,
+    reading,
+)
+from watchkeeper.store.plain_json import UNREADABLE
+from watchkeeper.store.run_index import BEGINNINGS, RUNS
 from watchkeeper.store.run_store import FOLDER_SUFFIX, is_old_store
 from watchkeeper.disk.sqlite import Schema, connect_to_read, failing_as
 from watchkeeper.store.upkeep import PART
@@ -42,6 +54,20 @@ _RUNS: Final = "SELECT run_id, parent_id FROM runs ORDER BY started_at, rowid"
 _EVENTS: Final = "SELECT seq, at, tag, body FROM events WHERE run_id = ? ORDER BY seq"
 
 
+@event("events_missing")  # MISSING
+@dataclass(frozen=True, slots=True)
+class EventsMissing:
+    """Events of a run are missing in the older store; this stands in their place, with the number of the last one.
+
+    Attributes:
+        first: The number of the first one.
+        last: The number of the last one.
+    """
+
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True)
 class Imported:
     """What came of an import.
@@ -49,12 +75,14 @@ class Imported:
     Attributes:
         runs: How many runs were brought in, those below others included.
         there: How many were there already.
+        missing: Which events are missing in a run that was brought in, in words, by its id.
         unreadable: Why each run could not be brought in that cannot be read, by its id.
     """
 
     runs: int
     there: int
     unreadable: Mapping[str, str]
+    missing: Mapping[str, str]
 
 
 def import_runs(file: Path, store: Path) -> Imported:
@@ -71,23 +99,32 @@ def import_runs(file: Path, store: Path) -> Imported:
         raise StoreError(f"there is no file {file}")
     runs = there = 0
     unreadable: dict[str, str] = {}
+    missing: dict[str, str] = {}
     with failing_as(f"{file} cannot be brought into {store}"):
         with closing(connect_to_read(file, SCHEMA, BUSY_SECONDS)) as older:
             older.text_factory = bytes
-            parents = {_id(run_id): parent and _id(parent) for run_id, parent in older.execute(_RUNS)}
+            parents: dict[str, str | None] = {}
+            for run_id, parent in older.execute(_RUNS):
+                try:
+                    parents[_id(run_id)] = parent and _id(parent)
+                except UNREADABLE as error:
+                    unreadable[repr(run_id)] = f"it has no id, or none of what is above it: {error}"
             known = _ids_in(store)
             for run_id in parents:
                 if run_id in known:
                     there += 1
                     continue
                 try:
-                    _write(store / RUNS / _name(run_id, parents), _lines(older, run_id))
+                    gaps: list[EventsMissing] = []
+                    _write(store / RUNS / _name(run_id, parents), _lines(older, run_id, gaps))
                     runs += 1
-                except (ValueError, TypeError, LookupError) as error:
+                    if gaps:
+                        missing[run_id] = ", ".join(f"{gap.first:,} to {gap.last:,}" for gap in gaps)
+                except UNREADABLE as error:
                     unreadable[run_id] = str(error)
-        with (store / NOTED).open("a", encoding="utf-8") as noted:
-            noted.write(f"{_note(file)}\n")
-    return Imported(runs, there, unreadable)
+        with os.fdopen(opened(store / NOTED, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as noted:
+            noted.write(f"{_note(file)}\n".encode("utf-8", "surrogateescape"))
+    return Imported(runs, there, unreadable, missing)
 
 
 def older_store(named: Path, store: Path) -> Path | None:
@@ -100,8 +137,8 @@ def older_store(named: Path, store: Path) -> Path | None:
     beside = [store.with_suffix(".sqlite3")] if store.suffix == FOLDER_SUFFIX else []
     for file in dict.fromkeys((named, *beside)):
         if is_old_store(file):
-            with suppress(OSError, UnicodeDecodeError):
-                if _note(file) in (store / NOTED).read_text("utf-8").splitlines():
+            with suppress(OSError), reading(store / NOTED) as noted:
+                if _note(file).encode("utf-8", "surrogateescape") in noted.read().splitlines():
                     continue
             return file
     return None
@@ -129,20 +166,26 @@ def _name(run_id: str, parents: Mapping[str, str | None]) -> str:
     return f"{run_id}{SUFFIX}" if top == run_id else f"{top}.{run_id}{SUFFIX}"
 
 
-def _lines(older: sqlite3.Connection, run_id: str) -> Iterator[bytes]:
-    """Yield the lines of a run.
+def _lines(older: sqlite3.Connection, run_id: str, gaps: list[EventsMissing]) -> Iterator[bytes]:
+    """Yield the lines of a run, and note where events are missing.
 
     Raises:
         ValueError: At an event that cannot be read.
     """
     mark, now = own_mark(), SYSTEM_CLOCK.now().isoformat()
     yield owner_line(Owner(1, (mark.process, mark.started, mark.machine), now))
+    before = 0
     for seq, at, tag, body in older.execute(_EVENTS, (run_id,)):
         try:
             if type(seq) is not int or not isinstance(msgspec.json.decode(body), dict):
                 raise TypeError("it is no object with a number")
             when = datetime.fromisoformat(at.decode("ascii")).isoformat()
-            yield event_line(seq, when, tag.decode(), msgspec.json.format(cast("bytes", body), indent=-1))
+            if seq != before + 1 and (before or tag.decode() not in BEGINNINGS):
+                gaps.append(EventsMissing(before + 1, seq - 1))
+                yield event_line(EventLine(seq - 1, when, MISSING, gaps[-1]))
+            before = seq
+            as_it_is = msgspec.Raw(msgspec.json.format(cast("bytes", body), indent=-1))
+            yield event_line(EventLine(seq, when, tag.decode(), as_it_is))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"event {seq}: {error}") from error
 

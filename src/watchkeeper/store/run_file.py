@@ -4,7 +4,7 @@ A line is an event (``seq``, ``at``, ``tag``, ``body``), or says that a call beg
 to change (``files``), or which process owns the file from there on (``owner``). A line with ``"more": true`` belongs
 together with the next one: a group is on record as a whole or not at all. What a crash leaves behind the last whole
 line is ignored by readers and cut off by the next owner. A `write` that succeeded survives the death of the process;
-only with ``durable`` does it survive that of the machine. Owning is a lock of the operating system on the open file
+only after `sync` does it survive that of the machine. Owning is a lock of the operating system on the open file
 (flock), which ends with the process, so a dead owner is told from a slow one. Where there is no such lock, the last
 owner is asked for by its mark.
 """
@@ -14,10 +14,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple, cast
 from zlib import crc32
 
 import msgspec
@@ -25,6 +27,7 @@ import msgspec
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import StoreError
 from watchkeeper.disk.liveness import ProcessMark, is_alive
+from watchkeeper.disk.power import folder_to_disk, to_disk
 
 try:
     import fcntl
@@ -37,14 +40,33 @@ VERSION: Final = 1
 ENDINGS: Final = frozenset({"run_ended", "many_ended"})
 """Tags of a run's last event."""
 
+MISSING: Final = "events_missing"
+"""Tag of the event that takes the place of others, and has the number of the last of them; see `older_store`."""
+
+OWNED: Final = b'{"owner":'
+ENDED: Final = tuple(f'"tag":"{tag}"'.encode() for tag in sorted(ENDINGS))
+"""What a line begins with that names an owner, and what is in one that holds a run's last event."""
+
 SUFFIX: Final = ".jsonl"
+LOG_SUFFIX: Final = ".log"
+"""How the name of the file ends that has what a detached run prints; it stands beside the record, and goes with it."""
+
 PRIVATE_FILE: Final = 0o600
 
 CHECKED: Final = b',"crc":"%08x"}\n'
 TAIL: Final = len(CHECKED % 0)
 """How many bytes the checksum and what follows it take at the end of every line."""
 
+LOOK_EVERY: Final = 0.02
+"""A write looks first whether the file was deleted or shortened, unless one has looked in the last so many seconds."""
+
 CHUNK: Final = 1 << 18
+
+MOST_LINE: Final = 1 << 29
+"""Bytes of the longest line; nothing longer is written, and no reader looks for the end of one in a damaged file."""
+
+FILE_ONLY: Final[int] = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""Opens no link, which would lead out of the store, and waits for nobody, as a pipe would."""
 
 LOCK_ATTEMPTS: Final = 5
 LOCK_PAUSE: Final = 0.005
@@ -59,12 +81,15 @@ class Owner(msgspec.Struct, frozen=True):
         process: Its id, start and machine; see `liveness`.
         at: When it took the file, in UTC, in ISO format.
         version: Version of the lines that follow.
+        heeds: Whether the process ends its run when a signal asks for that, as the command line does; False for a
+            program of the user's own, which may do something else then.
     """
 
     epoch: int
     process: tuple[int, str, str]
     at: str
     version: int = VERSION
+    heeds: bool = False
 
     @property
     def mark(self) -> ProcessMark:
@@ -73,10 +98,10 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a file as read: an event, or an owner.
+    """One line of a file as read: an event, the beginning of a call, changes of files, or an owner.
 
     Attributes:
-        seq: The event's number on its log; 0 for an owner.
+        seq: The event's number on its log; 0 for what is none.
         at: When it was recorded, in ISO format.
         tag: The event's type.
         body: The event as typed JSON.
@@ -108,31 +133,78 @@ class DamagedLineError(ValueError):
     """A line of a file cannot be read, and whole lines follow it."""
 
 
-def event_line(
-    seq: int, at: str, tag: str, body: bytes, changes: bytes = b"", *, more: bool = False, past: bool = False
-) -> bytes:
-    """Return the line of an event; see `Line`."""
-    head = b'{"seq":%d,"at":"%s","tag":%s,"body":%s' % (seq, at.encode(), _ENCODER.encode(tag), body)
-    if changes:
-        head += b',"changes":' + changes
-    if more:
-        head += b',"more":true'
-    return _sealed(head + b',"past":true' if past else head)
+class EventLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The line of an event as written: the fields of `Line`, with a body that is encoded together with the others."""
+
+    seq: int
+    at: datetime | str
+    tag: str
+    body: object
+    changes: msgspec.Raw | None = None
+    more: bool = False
+    past: bool = False
 
 
-def begun_line(call: bytes) -> bytes:
-    """Return the line that says that a call begins, given the call as JSON."""
-    return _sealed(b'{"begun":' + call)
+def event_line(event: EventLine) -> bytes:
+    """Return the line of an event.
+
+    Raises:
+        TypeError: If something in its body has no JSON form; also ValueError and RecursionError.
+    """
+    return _sealed(_ENCODER.encode(event)[:-1])
 
 
-def files_line(changes: bytes) -> bytes:
-    """Return the line that says which files are about to change, given that as JSON."""
-    return _sealed(b'{"files":' + changes)
+def begun_line(call: object) -> bytes:
+    """Return the line that says that a call begins."""
+    return _sealed(b'{"begun":' + _ENCODER.encode(call))
+
+
+def files_line(changes: object) -> bytes:
+    """Return the line that says which files are about to change."""
+    return _sealed(b'{"files":' + _ENCODER.encode(changes))
 
 
 def owner_line(owner: Owner) -> bytes:
     """Return the line that says which process writes from here on."""
-    return _sealed(b'{"owner":' + _ENCODER.encode(owner))
+    return _sealed(OWNED + _ENCODER.encode(owner))
+
+
+def opened(path: Path, how: int = os.O_RDONLY) -> int:
+    """Open a file of a store, and nothing else that has its name.
+
+    Raises:
+        OSError: If it cannot be opened, or is a link, a pipe, a device or a folder.
+    """
+    try:
+        file = os.open(path, how | FILE_ONLY, PRIVATE_FILE)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "this is a symbolic link, which is not followed", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "this is no file", str(path))
+    return file
+
+
+def reading(path: Path) -> BinaryIO:
+    """Open a file of a store for reading; see `opened`."""
+    return cast("BinaryIO", os.fdopen(opened(path), "rb"))
+
+
+def raw_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a file, whole or not.
+
+    Raises:
+        DamagedLineError: At a line that is longer than any that is written.
+    """
+    try:
+        while raw := file.readline(MOST_LINE):
+            if len(raw) == MOST_LINE:
+                raise DamagedLineError(f"it has a line of more than {MOST_LINE:,} bytes")
+            yield raw
+    except MemoryError:
+        raise DamagedLineError("it has a line for which there is not enough memory") from None
 
 
 def _sealed(head: bytes) -> bytes:
@@ -157,7 +229,7 @@ def read_lines(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, Line]]:
     file.seek(start)
     position, group = start, list[tuple[int, Line]]()
     damaged = ""
-    for raw in file:
+    for raw in raw_lines(file):
         if not is_whole(raw):
             damaged = damaged or f"the line at byte {position:,} is damaged"
             position += len(raw)
@@ -169,29 +241,54 @@ def read_lines(file: BinaryIO, start: int = 0) -> Iterator[tuple[int, Line]]:
         except (msgspec.DecodeError, RecursionError) as error:
             raise DamagedLineError(f"the line at byte {position:,} cannot be read: {error}") from error
         position += len(raw)
+        if not group and not line.more:  # nearly every one
+            yield position, line
+            continue
         group.append((position, line))
         if not line.more:
             yield from group
             group.clear()
 
 
-def last_lines(file: BinaryIO) -> Iterator[Line]:
-    """Yield whole lines from the end of a file backwards; what a crash left behind them is passed over."""
+def last_lines(file: BinaryIO, wanted: Sequence[bytes] = (b"",)) -> Iterator[Line]:
+    """Yield whole lines from the end of a file backwards; what a crash left behind them is passed over.
+
+    Args:
+        file: The file, open for reading.
+        wanted: Parts of a file in which none of these bytes stand are passed over.
+    """
     end = file.seek(0, os.SEEK_END)
     rest, chunk = b"", CHUNK
-    while end > 0:
+    while end > 0 and chunk <= MOST_LINE:
         begin = max(0, end - chunk)
         file.seek(begin)
-        *lines, rest_of_last = (file.read(end - begin) + rest).split(b"\n")
-        if begin and lines:
-            rest, chunk = lines.pop(0) + b"\n", CHUNK
-        elif begin:
-            rest, chunk = rest_of_last, 2 * chunk  # a line of many megabytes is not joined chunk by chunk
+        data = file.read(end - begin) + rest
+        *lines, rest_of_last = data.split(b"\n", -1 if any(each in data for each in wanted) else 1)
+        if begin:
+            # A line of many megabytes is not joined chunk by chunk.
+            chunk = CHUNK if len(lines) > 1 or (lines and rest_of_last) else 2 * chunk
+            rest = lines.pop(0) + b"\n" if lines else rest_of_last
         end = begin
         for raw in reversed(lines):
             if is_whole(raw + b"\n"):
                 with contextlib.suppress(msgspec.DecodeError, RecursionError):
                     yield _LINE.decode(raw)
+
+
+class Mark(NamedTuple):
+    """A place in a file that this process owns.
+
+    Attributes:
+        size: Bytes before it.
+        last_seq: Number of the last event before it.
+        head: The line of a new owner, if it is not written yet.
+        failed_syncs: How many syncs have failed before.
+    """
+
+    size: int
+    last_seq: int
+    head: bytes
+    failed_syncs: int = 0
 
 
 class RunFile:
@@ -201,6 +298,7 @@ class RunFile:
         path: The file.
         epoch: How often the run was begun or taken over.
         last_seq: The number of the newest event in it.
+        ended: Whether it is to be closed once it is synced.
     """
 
     def __init__(
@@ -212,6 +310,7 @@ class RunFile:
         take_over: bool = False,
         visits: bool = False,
         durable: bool = False,
+        heeds: bool = False,
     ) -> None:
         """Take a file, and make it if a run begins with it.
 
@@ -221,7 +320,8 @@ class RunFile:
             at: The time, in ISO format.
             take_over: Whether to take it from a process that has ended.
             visits: Whether to hold it without becoming its owner.
-            durable: Whether a write returns only when the disk has it.
+            durable: Whether it will be synced; what is in it already is on the disk when this returns.
+            heeds: See `Owner`.
 
         Raises:
             OSError: If it cannot be opened, or another process owns it (BlockingIOError).
@@ -229,19 +329,25 @@ class RunFile:
             DamagedLineError: If it is damaged.
         """
         self.path = path
-        self._durable = durable
         self._head = b""
-        how = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | (0 if take_over else os.O_CREAT)
-        self._file = os.open(path, how, PRIVATE_FILE)
+        self._syncing = self._failed_syncs = 0
+        self._unlisted, self._closing, self.ended = durable, False, False
+        self._torn = False
+        self._look_at = 0.0
+        self._file = opened(path, os.O_RDWR | os.O_APPEND | (0 if take_over else os.O_CREAT))
         try:
             _lock(self._file)
             self._size, self.last_seq, owner = self._end_of_record()
+            if durable and self._size:
+                to_disk(self._file)
             self.epoch = 0 if owner is None else owner.epoch
             if not visits and (take_over or owner is None or owner.mark != mark):
                 if owner is not None and not take_over:
                     raise StoreError(f"{path} belongs to process {owner.process[0]}, which began this run")
                 self.epoch += 1
-                self._head = owner_line(Owner(self.epoch, (mark.process, mark.started, mark.machine), at))
+                process = (mark.process, mark.started, mark.machine)
+                self._head = owner_line(Owner(self.epoch, process, at, heeds=heeds))
+            self._synced = Mark(self._size, self.last_seq, self._head)
         except BaseException:
             self.close()
             raise
@@ -252,7 +358,7 @@ class RunFile:
         whole = seq = 0
         owner: Owner | None = None
         if size:
-            with open(self.path, "rb") as file:
+            with reading(self.path) as file:
                 for position, line in read_lines(file):
                     whole, seq, owner = position, line.seq or seq, line.owner or owner
         if owner is not None and owner.version > VERSION:
@@ -261,20 +367,20 @@ class RunFile:
             os.ftruncate(self._file, whole)
         return whole, seq, owner
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, *, last: bool = False) -> None:
         """Append whole lines, behind the one of a new owner; they are on record when this returns.
+
+        A file that was deleted or shortened is noticed within `LOOK_EVERY`, and when the last lines are written.
 
         Raises:
             OSError: If they cannot be written, or the file was deleted or shortened; nothing is on record then.
         """
-        at = os.fstat(self._file)
-        if not at.st_nlink:
-            raise OSError("the file was deleted while it was open; what follows would be lost")
-        if at.st_size < self._size:
-            raise OSError("the file was shortened while it was open; part of the record is lost")
-        if at.st_size > self._size:  # part of a failed write, which could not be cut off then
-            os.ftruncate(self._file, self._size)
+        now = SYSTEM_CLOCK.monotonic()
+        if last or self._torn or now >= self._look_at:
+            self._look()
+            self._look_at = now + LOOK_EVERY
         data = self._head + data
+        self._torn = True
         try:
             written = os.write(self._file, data)
             while written < len(data):
@@ -287,17 +393,73 @@ class RunFile:
                 os.ftruncate(self._file, self._size)
             raise
         self._size += len(data)
-        self._head = b""
-        if self._durable:
-            os.fdatasync(self._file)
+        self._head, self._torn = b"", False
+
+    def begin_sync(self) -> Mark:
+        """Return up to where the next `sync` reaches; the file stays open until `end_sync`."""
+        self._syncing += 1
+        return Mark(self._size, self.last_seq, self._head, self._failed_syncs)
+
+    def sync(self) -> None:
+        """Return once the disk has what was written; it may take long, and other threads may write meanwhile.
+
+        Raises:
+            OSError: If that is not certain.
+        """
+        if self._unlisted:
+            folder_to_disk(self.path.parent)
+        to_disk(self._file)
+
+    def end_sync(self, mark: Mark, failure: OSError | None) -> None:
+        """Take note of how a sync has ended; if it failed, what the disk may lack is taken back, to be written anew.
+
+        Trying to sync the same once more would say that all is well, although the disk does not have it.
+
+        Raises:
+            OSError: If the disk may not have what was written up to the mark.
+        """
+        self._syncing -= 1
+        if failure is None and mark.failed_syncs != self._failed_syncs:
+            failure = OSError(errno.EIO, "what was written before it did not reach the disk")
+        elif failure is None:
+            self._unlisted = False
+            self._synced = max(self._synced, mark)
+        else:
+            self._failed_syncs += 1
+            self._size, self.last_seq, self._head, _ = self._synced
+            self.ended = False
+            with contextlib.suppress(OSError):  # the next write, or the next owner, cuts off what this cannot
+                os.ftruncate(self._file, self._size)
+        if self._closing:
+            self.close()
+        if failure is not None:
+            raise failure
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the disk has all that was written."""
+        return self._synced.size == self._size
+
+    def _look(self) -> None:
+        """Refuse a file that was deleted or shortened; cut off what a failed write has left in it."""
+        at = os.fstat(self._file)
+        if not at.st_nlink:
+            raise OSError("the file was deleted while it was open; what follows would be lost")
+        if at.st_size < self._size:
+            raise OSError("the file was shortened while it was open; part of the record is lost")
+        if at.st_size > self._size:
+            os.ftruncate(self._file, self._size)
 
     @property
     def untouched(self) -> bool:
         """Whether nothing was written since it was taken over, and so the record does not show that."""
         return bool(self._head)
 
-    def close(self) -> None:
-        """Give the file up; a second call does nothing."""
+    def close(self, *, at_once: bool = False) -> None:
+        """Give the file up, after a sync that is under way unless ``at_once``; a second call does nothing."""
+        self._closing = True
+        if self._syncing and not at_once:
+            return
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -329,7 +491,7 @@ def held(path: Path) -> Generator[bool]:
     if fcntl is None:
         yield not is_owned(path)
         return
-    file = os.open(path, os.O_RDWR)
+    file = opened(path, os.O_RDWR)
     try:
         free = True
         try:
@@ -341,13 +503,13 @@ def held(path: Path) -> Generator[bool]:
         os.close(file)
 
 
-def _last_owner(path: Path) -> ProcessMark | None:
+def last_owner(path: Path) -> Owner | None:
     """Return the process that took a file last, if it has not put the end of the run on record since."""
     try:
-        with open(path, "rb") as file:
-            for line in last_lines(file):
+        with reading(path) as file:
+            for line in last_lines(file, (OWNED, *ENDED)):
                 if line.owner is not None:
-                    return line.owner.mark
+                    return line.owner
                 if line.tag in ENDINGS and not line.past:
                     return None
     except OSError:
@@ -358,10 +520,10 @@ def _last_owner(path: Path) -> ProcessMark | None:
 def is_owned(path: Path) -> bool:
     """Return whether a living process owns a file; False if that cannot be known."""
     if fcntl is None:
-        mark = _last_owner(path)
-        return mark is not None and is_alive(mark)
+        owner = last_owner(path)
+        return owner is not None and is_alive(owner.mark)
     try:
-        file = os.open(path, os.O_RDONLY)
+        file = opened(path)
     except OSError:
         return False
     try:

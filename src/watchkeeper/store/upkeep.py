@@ -16,8 +16,11 @@ from typing import BinaryIO, Final
 
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.quantities import counted
-from watchkeeper.store.run_file import SUFFIX, VERSION, DamagedLineError, held, is_owned, is_whole, read_lines
-from watchkeeper.store.run_index import NOT_BEGUN, RUNS, UNREADABLE, RunIndex, StoredRun, stored_run
+from watchkeeper.runtime.parking import PARKED
+from watchkeeper.store.run_file import LOG_SUFFIX, SUFFIX, VERSION, DamagedLineError, held, is_owned, is_whole
+from watchkeeper.store.run_file import read_lines, reading
+from watchkeeper.store.plain_json import UNREADABLE
+from watchkeeper.store.run_index import NOT_BEGUN, RUNS, RunIndex, StoredRun, stored_run
 from watchkeeper.store.run_store import event_lines, event_of
 
 PART: Final = ".part"
@@ -25,9 +28,6 @@ PART: Final = ".part"
 
 FRESH_SECONDS: Final = 60.0
 """A file that was changed less than this long ago may be one that a process is just beginning."""
-
-PARKED: Final = "parked"
-"""Why a run ended that waits for somebody's answer; it is not over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def finding(path: Path) -> Finding | None:
         FileNotFoundError: If it is not there.
     """
     try:
-        with open(path, "rb") as file:
+        with reading(path) as file:
             for line in event_lines(file, calls=True):
                 event_of(line)
             end, left = _whole_end(file)
@@ -129,32 +129,49 @@ def compact(store: Path) -> Iterator[Finding]:
     """Remove what crashes left behind, and yield what was removed; damaged files stay as they are.
 
     Raises:
-        OSError: If a file cannot be changed.
+        OSError: If files cannot be changed; all others are done before.
     """
     now = SYSTEM_CLOCK.now().timestamp()
+    failure: OSError | None = None
     for path in files_of(store):
-        with suppress(FileNotFoundError), held(path) as free:
-            found = finding(path) if free else None
-            if found is None or found.damaged:
-                continue
-            at = path.stat()
-            if found.size < at.st_size:
-                os.truncate(path, at.st_size - found.size)
-            elif now - at.st_mtime < FRESH_SECONDS:
-                continue
-            else:
-                path.unlink()
-            yield found
+        try:
+            if (found := _compacted(path, now)) is not None:
+                yield found
+        except OSError as error:
+            failure = failure or error
     for path in (store / RUNS).glob(f"*{PART}"):
         with suppress(FileNotFoundError):
             at = path.stat()
             if now - at.st_mtime >= FRESH_SECONDS:
                 path.unlink()
                 yield Finding(path.name, "its import was broken off", damaged=False, size=at.st_size)
+    if failure is not None:
+        raise failure
+
+
+def _compacted(path: Path, now: float) -> Finding | None:
+    """Remove from a file what a crash left behind, and return what that was, if there was any.
+
+    Raises:
+        OSError: If it cannot be changed.
+    """
+    with suppress(FileNotFoundError), held(path) as free:
+        found = finding(path) if free else None
+        if found is None or found.damaged:
+            return None
+        at = path.stat()
+        if found.size < at.st_size:
+            os.truncate(path, at.st_size - found.size)
+        elif now - at.st_mtime < FRESH_SECONDS:
+            return None
+        else:
+            path.unlink()
+        return found
+    return None
 
 
 def prune(store: Path, before: datetime, *, dry_run: bool = False) -> Pruned:
-    """Delete the runs that ended before a time, each with those below it; never one that runs or is parked.
+    """Delete the runs that ended before a time, each with those below it; never one that runs, is parked or damaged.
 
     Args:
         store: The folder of the store.
@@ -162,10 +179,11 @@ def prune(store: Path, before: datetime, *, dry_run: bool = False) -> Pruned:
         dry_run: Whether to delete nothing, and say only what would be deleted.
 
     Raises:
-        OSError: If a file cannot be deleted.
+        OSError: If files cannot be deleted; all others are before.
     """
+    failure: OSError | None = None
     files: dict[str, list[str]] = {}
-    for name in os.listdir(store / RUNS):
+    for name in filter(_is_of_a_run, os.listdir(store / RUNS)):
         files.setdefault(name.partition(".")[0], []).append(name)
     runs = below = size = kept = 0
     for (root_name, root), *others in _trees(store):
@@ -174,11 +192,33 @@ def prune(store: Path, before: datetime, *, dry_run: bool = False) -> Pruned:
         if not _is_over(root, before):
             kept += 1
         elif all(_is_over(run, before) or (run.ended_at is None and not run.running) for _, run in others):
+            if any(_is_damaged(store / RUNS / name) for name in (root_name, *(name for name, _ in others))):
+                kept += 1
+                continue
             names = {name for name, _ in others} | {*files.get(root_name.removesuffix(SUFFIX), ())} - {root_name}
-            freed = _deleted(store / RUNS, root_name, names, dry_run=dry_run)
+            try:
+                freed = _deleted(store / RUNS, root_name, names, dry_run=dry_run)
+            except OSError as error:
+                failure = failure or error
+                continue
             if freed is not None:
                 runs, below, size = runs + 1, below + len(others), size + freed
+    if failure is not None:
+        raise failure
     return Pruned(runs, below, size, kept)
+
+
+def _is_damaged(path: Path) -> bool:
+    """Return whether something in a file of a run is lost; the list of runs sees its beginning and its end only."""
+    with suppress(FileNotFoundError):
+        found = finding(path)
+        return found is not None and found.damaged
+    return False
+
+
+def _is_of_a_run(name: str) -> bool:
+    """Return whether a file is one that is written for a run, and no copy that somebody keeps beside it."""
+    return name.endswith((SUFFIX, LOG_SUFFIX, PART))
 
 
 def _trees(store: Path) -> Iterable[Sequence[tuple[str, StoredRun]]]:
