@@ -17,7 +17,8 @@ from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionR
 from watchkeeper.prompt.observer import FeedbackProviderConfig, FeedbackTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.events import ChildEnded, ObserversRan
+from watchkeeper.runtime.advice_events import ObserversRan
+from watchkeeper.runtime.events import ChildEnded
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.shield.tool_permission import ToolPermissionHook
 from watchkeeper.subagents import PromptRegistry, PromptSubagentToolsSection

@@ -26,14 +26,16 @@ from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.agent import Agent
 from watchkeeper.blocks.block_record import PassingLog
 from watchkeeper.blocks.contained import contained
-from watchkeeper.children.child import innermost_run
+from watchkeeper.children.innermost import innermost_run
 from watchkeeper.contained_sdk.calls import CallStopped
 from watchkeeper.contained_sdk.http import contained_async_http_client, contained_http_client
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, StoreError
 from watchkeeper.shield.decision import SafetyEvent
-from watchkeeper.store.run_index import StoredRun, untyped
+from watchkeeper.store.cancelling import cancel
+from watchkeeper.store.plain_json import untyped
+from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import Fault
@@ -378,6 +380,9 @@ def test_the_record_of_a_killed_process_is_there_and_says_that_it_has_not_ended(
     assert (run.prompt, run.ended_at) == ("killed", None)
     assert run.sentence() == "Interrupted: its process ended before the run did."
     assert tags(path, run) == ["run_started", "call_ended"]
+    with RunStore(path) as store:
+        cancelled = cancel(store, run.run_id, by="cleo")
+    assert (cancelled.stop and cancelled.stop["reason"], cancelled.steps) == ("cancelled", 1)
 
 
 FORKED = """

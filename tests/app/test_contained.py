@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import watchkeeper
 from tests.containment.gates import gate_with, settle
-from tests.kit import Call, ScriptedModel, collect_garbage, events
+from tests.kit import Call, ScriptedModel, collect_garbage, events, left_of
 from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.accounting.limits import Limits
@@ -355,7 +355,8 @@ def test_a_block_without_a_call_says_so(server: FakeOpenAI, caplog: pytest.LogCa
     assert "contained_http_client()" in told[0].reason
     assert told[1].metadata["chain_id"] == gate.get_snapshot().chain_id
     assert [event.decision for event in gate.get_snapshot().events] == [Decision.ALLOW]
-    assert [record.getMessage().count("no_call_seen") for record in caplog.records] == [1, 1]
+    said = [record.getMessage().count("no_call_seen") for record in caplog.records]
+    assert [count for count in said if count] == [1, 1]
 
 
 async def test_a_block_with_any_call_says_nothing(client: OpenAI) -> None:
@@ -516,16 +517,18 @@ async def test_the_deadline_interrupts_async_code_wherever_it_waits() -> None:
         async with contained(timeout="50ms"):
             await asyncio.sleep(60)
     assert caught.value.stop.reason == "timeout"
-    assert caught.value.result.elapsed_ms < 5000
+    assert caught.value.result.elapsed_ms < 30_000
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0
 
 
 async def test_the_deadline_may_be_a_moment() -> None:
+    clock = TestClock()
     with pytest.raises(RunStoppedError):
-        async with contained(timeout=datetime.now(UTC) + timedelta(milliseconds=50)):
-            await asyncio.sleep(60)
+        async with contained(timeout=clock.now() + timedelta(seconds=10), clock=clock):
+            asyncio.get_running_loop().call_soon(clock.advance, 10)
+            await asyncio.Event().wait()
 
 
 async def test_a_block_inside_goes_by_the_clock_of_the_one_around_it() -> None:
@@ -561,6 +564,8 @@ async def test_an_abort_interrupts_async_code_wherever_it_waits() -> None:
 
 
 def test_an_abort_of_a_block_whose_loop_is_closed_fails_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    collect_garbage()  # what earlier tests left behind may complain
+    caplog.clear()
     opened, loop = contained(store=None), asyncio.new_event_loop()
     block = loop.run_until_complete(opened.__aenter__())
     loop.close()
@@ -700,8 +705,7 @@ async def test_a_block_leaves_nothing_behind(client: OpenAI) -> None:
             return weakref.ref(ctx)
 
     left = [sync_block(), await async_block()]
-    collect_garbage()
-    assert [context() for context in left] == [None, None]
+    assert left_of(left) == 0
     assert in_force() is None
 
 
@@ -751,7 +755,7 @@ def test_a_listener_of_a_run_calls_at_the_runs_prices(client: OpenAI, of: str) -
 
     heard = threading.Event()
     prices = {"openai:of-ours": ModelPrice.per_million(1, 1), "scripted": FREE}
-    agent = calling(lambda: heard.wait(9), max_cost_usd=1)
+    agent = calling(lambda: heard.wait(30), max_cost_usd=1)
     if of == "one":
         usage = agent.run("go", store=None, prices=prices, on_event=listen).usage
     else:

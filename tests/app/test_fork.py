@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.app import test_parking as parking
+from tests.app import test_resume_below as below
 from tests.app.test_resume import HOUR, ROUNDS, Sent, World
+from tests.app.written import written
 from tests.kit import events
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import ConfigurationError, StoreError
-from watchkeeper.runtime.events import RunStarted
+from watchkeeper.runtime.events import ChildStarted, RunStarted
+from watchkeeper.runtime.parking import CallAnswered, CallParked
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.store.answers import pending
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolInvoked
 
@@ -72,6 +77,22 @@ def test_a_fork_that_was_interrupted_is_resumed(whole: tuple[Path, RunResult[str
         assert own == forked.usage.tokens.total
 
 
+def test_a_fork_that_was_interrupted_begins_subagents_of_its_own(tmp_path: Path) -> None:
+    world, store = below.World(), tmp_path / "store"
+    with written() as lines:
+        first = world.agent().run("go", store=store, **world.options())
+        begun = (each for each in first.session.log if isinstance(each.event, ChildStarted))
+        at = next(each.seq for each in begun if each.event.kind == "subagent")
+        forked = world.agent().fork(str(first.run_id), at=at, store=store, **world.options())
+    run_id = str(forked.run_id)
+    opened = [name == f"{run_id}.jsonl" and b'"tag":"run_opened"' in line for name, line in lines.lines]
+    cut = lines.cut(len(opened) - opened[::-1].index(True), tmp_path / "cut")
+    result = below.World().agent().resume(run_id, store=cut, **world.options())
+    assert result.output == forked.output
+    with RunStore(store, read_only=True) as undisturbed, RunStore(cut, read_only=True) as resumed:
+        assert len(resumed.children(run_id)) == len(undisturbed.children(run_id)) > 1
+
+
 def test_an_event_from_which_nothing_goes_on_is_refused(whole: tuple[Path, RunResult[str]]) -> None:
     store, first = whole
     agent, last = World().agent(), len(first.session.log)
@@ -81,5 +102,34 @@ def test_an_event_from_which_nothing_goes_on_is_refused(whole: tuple[Path, RunRe
         agent.fork(str(first.run_id), at=1, store=store)
     with pytest.raises(ConfigurationError, match="is done"):
         agent.fork(str(first.run_id), at=last, store=store)
+    with pytest.raises(TypeError, match="fresh_limits"):
+        agent.fork(str(first.run_id), at=last - 2, store=store, fresh_limits=True)  # type: ignore[call-arg]
     with pytest.raises(StoreError, match="no run whose id begins with"):
         agent.fork("feed", at=last, store=store)
+
+
+@pytest.mark.parametrize("of", [CallParked, CallAnswered])
+def test_what_a_person_was_asked_and_has_answered_is_not_about_the_call_of_a_fork(
+    of: type[CallParked | CallAnswered], tmp_path: Path
+) -> None:
+    world, store = parking.World(), tmp_path / "store"
+    agent = world.agent()
+    run_id = str(agent.run("go", store=store, on_ask="park").run_id)
+    parking.say(store, run_id)
+    first = agent.resume(run_id, store=store)
+    assert world.sent == [1]
+    world.sent.clear()
+    at = next(each.seq for each in first.session.log if isinstance(each.event, of))
+    forked = agent.fork(run_id, at=at, store=store)
+    assert [each.call_id for each in forked.waiting] == ["call-2"]
+    with RunStore(store) as opened:
+        assert str(forked.run_id) in {each.run.run_id for each in pending(opened)}
+    parking.say(store, forked.run_id)
+    again = agent.resume(str(forked.run_id), store=store)
+    assert world.sent == [1]
+    for each in again.waiting:
+        parking.say(store, forked.run_id, each.call_id, allowed=False)
+    done = agent.resume(str(forked.run_id), store=store)
+    assert (done.ok, done.denied) == (True, 2)
+    last = max(each.seq for each in done.session.log if isinstance(each.event, ToolInvoked))
+    assert agent.fork(str(done.run_id), at=last, store=store).denied == 0, "only its own denials count"

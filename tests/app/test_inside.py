@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from watchkeeper.prompt.completion import TaskCompletionContext
 from watchkeeper.prompt.observer import ObserverConfig, ObserverTrigger
 from watchkeeper.runtime.events import ChildEnded, ChildStarted, ManyStarted, RunEnded, RunStarted
 from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import Decision
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.store.run_store import RunStore
@@ -41,6 +42,11 @@ from watchkeeper.tools.tool import Tool, tool
 pytestmark = pytest.mark.spec("FR-180")
 
 PRICES = {"scripted": ModelPrice.per_million(10, 10)}
+
+
+@dataclass(frozen=True)
+class Seen:
+    number: int
 
 
 def child(*script: Any, **more: Any) -> Agent[str]:
@@ -229,11 +235,11 @@ async def test_an_abort_around_it_ends_it() -> None:
 
 
 async def test_a_tool_that_overruns_its_time_takes_a_run_inside_it_along() -> None:
-    asked, ended = threading.Event(), threading.Event()
+    clock, ended = TestClock(), threading.Event()
 
     class Waits(ScriptedModel):
         async def turn(self, request: ModelRequest) -> ModelReply:
-            asked.set()
+            clock.advance(1)
             try:
                 await asyncio.sleep(60)
             finally:
@@ -242,15 +248,15 @@ async def test_a_tool_that_overruns_its_time_takes_a_run_inside_it_along() -> No
 
     inner = Agent(Waits([]), "Wait.", str, name="inner")
 
-    @tool(timeout=0.3)
+    @tool(timeout=1)
     def start() -> str:
         """Start a run on a thread."""
         return str(inner.run("x", store=None).stop)
 
-    result = await parent(start).arun("go", store=None)
+    result = await parent(start).arun("go", store=None, clock=clock)
     assert result.output == "done"
-    assert asked.is_set()
-    assert await asyncio.to_thread(ended.wait, 5)
+    assert clock.monotonic() >= 1  # it was asked
+    assert await asyncio.to_thread(ended.wait, 30)
 
 
 def test_limits_that_it_does_not_set_are_those_around_it() -> None:
@@ -433,17 +439,43 @@ async def test_an_evaluation_that_is_stopped_is_recorded_with_its_stop() -> None
     assert stop.limit == "max_total_tokens"
 
 
-async def test_an_evaluation_in_the_session_of_the_run_is_stored_once(tmp_path: Path) -> None:
-    """Its events are in the log of the run then, so the store has no second record of them."""
+@pytest.mark.parametrize("way", ["evaluate", "run", "apart"])
+async def test_what_is_started_in_the_session_of_the_run_has_a_log_of_its_own(way: str, tmp_path: Path) -> None:
+    """The log of the run would tell of two runs otherwise, and say that it has ended, or go on with the wrong one."""
     adapter = Adapter(ScriptedModel(lambda _: "fine"))
+    seen = list[int]()
 
     @tool
     async def start(*, context: ToolContext) -> str:
         """Start an evaluation."""
-        return (await adapter.evaluate_async(question(), session=context.session)).text
+        context.session.dispatch(Seen(7))
+        if way == "evaluate":
+            return (await adapter.evaluate_async(question(), session=context.session)).text
+        apart: Any = {"parent": None, "store": tmp_path / "apart"} if way == "apart" else {}
+        inner = await child().arun("x", session=context.session, **apart)
+        seen.extend(each.number for each in inner.session[Seen].all())
+        return inner.text
+
+    result = await parent(start).arun("go", store=tmp_path / "store")
+    assert (len(events(result, RunStarted)), len(events(result, RunEnded))) == (1, 1)
+    below = 0 if way == "apart" else 1
+    assert (len(events(result, ChildStarted)), len(events(result, ChildEnded))) == (below, below)
+    assert [each.number for each in result.session[Seen].all()] == [7]
+    assert seen == ([] if way == "evaluate" else [7]), "it begins with the state of the run"
+    with RunStore(tmp_path / "store") as store:
+        assert len(store.children(str(result.run_id))) == below
+
+
+async def test_an_evaluation_in_a_session_of_the_users_own_writes_there(tmp_path: Path) -> None:
+    adapter, own = Adapter(ScriptedModel(lambda _: "fine")), Session()
+
+    @tool
+    async def start() -> str:
+        """Start an evaluation."""
+        return (await adapter.evaluate_async(question(), session=own)).text
 
     result = await parent(start).arun("go", store=tmp_path / "runs.sqlite3")
-    assert (len(events(result, ChildStarted)), len(events(result, ChildEnded))) == (1, 1)
+    assert sum(isinstance(each.event, RunStarted) for each in own.log) == 1
     with RunStore(tmp_path / "runs.sqlite3") as store:
         assert store.children(str(result.run_id)) == ()
 

@@ -358,6 +358,16 @@ def test_an_error_that_will_not_pass_opens_no_breaker() -> None:
     assert clock.monotonic() == 0
 
 
+def test_a_mistake_in_the_code_of_a_model_opens_no_breaker() -> None:
+    def mistaken(request: ModelRequest) -> Any:
+        raise AttributeError("'ModelRequest' object has no attribute 'messages'")
+
+    clock = TestClock()
+    many = over(MANY[:50], mistaken, clock=clock)
+    assert {result.stop.reason for result in many.results} == {"error"}
+    assert clock.monotonic() == 0
+
+
 @pytest.mark.parametrize(
     "each",
     [

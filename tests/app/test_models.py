@@ -364,7 +364,7 @@ async def test_the_event_loop_goes_on_while_the_sdk_of_a_model_is_imported(monke
     goes_on, seen = threading.Event(), list[bool]()
 
     def slow(name: str) -> ScriptedModel:
-        seen.append(goes_on.wait(5))
+        seen.append(goes_on.wait(30))
         return ScriptedModel(["done"])
 
     monkeypatch.setattr(models, "PROVIDERS", {"slow": f"{__name__}:slow"})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +17,7 @@ from tests.kit import events
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
+from watchkeeper.core import secrets
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, StoreError, ToolDefinitionError
 from watchkeeper.core.messages import ToolMessage
@@ -26,6 +30,7 @@ from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
 from watchkeeper.shield.tool_permission import ToolPermissionHook
 from watchkeeper.store.answers import answer, pending
+from watchkeeper.store.cancelling import cancel
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.filesystems import MemoryFilesystem
@@ -114,7 +119,7 @@ def test_a_run_parks_and_goes_on_once_it_is_answered(tmp_path: Path) -> None:
         assert opened.runs()[0].sentence().startswith("1 tool call waits for an answer: send (call-2); ")
     before = file_of(store).read_bytes()
     with pytest.raises(
-        ConfigurationError, match=r"is parked: 1 tool call waits for an answer: send \(call-2\); answer"
+        ConfigurationError, match=r"is parked: 1 tool call waits for an answer: send \(call-2\); 'watchkeeper pending"
     ):
         agent.resume(str(parked.run_id), store=store)
     assert file_of(store).read_bytes() == before
@@ -172,6 +177,71 @@ def test_a_question_expires_and_the_setting_says_what_then_holds(then: Any, sent
         assert ("denied", said) in invoked(later)
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_cancelled_parked_run_goes_on_without_the_time_in_which_it_waited(tmp_path: Path, many: bool) -> None:
+    world, clock, store = World(), TestClock(), tmp_path / "store"
+    agent = world.agent()
+    options: dict[str, Any] = {"store": store, "clock": clock}
+    parked: Any = (
+        agent.run_many(["go"], on_ask="park", **options) if many else agent.run("go", on_ask="park", **options)
+    )
+    clock.advance(5000)
+    with RunStore(store) as opened:
+        run = cancel(opened, str(parked.run_id), by="ann", clock=clock)
+        assert (run.stop and run.stop["reason"], pending(opened)) == ("cancelled", ())
+    clock.advance(5000)
+    again: Any
+    if many:
+        again = agent.resume_many(str(parked.run_id), ["go"], on_ask="deny", **options).results[0]
+    else:
+        again = agent.resume(str(parked.run_id), on_ask="deny", **options)
+    assert (again.ok, world.sent) == (True, []), "the deadline of an hour is not over"
+    assert "ann has denied it: the run was cancelled" in str(invoked(again))
+
+
+def test_a_parked_run_that_has_gone_on_meanwhile_keeps_its_end(tmp_path: Path) -> None:
+    agent, store = World().agent(), tmp_path / "store"
+    parked = agent.run("go", store=store, on_ask="park")
+
+    class Late(RunStore):
+        """Another process goes on with the run just before it is cancelled."""
+
+        def visited(self, run_id: str) -> Any:
+            assert agent.resume(run_id, store=store, on_ask="deny").ok
+            return super().visited(run_id)
+
+    with RunStore(store) as opened:
+        for question in parked.waiting:
+            answer(opened, str(parked.run_id), question.call_id, allowed=True, by="ann")
+    with Late(store) as opened:
+        assert cancel(opened, str(parked.run_id), by="eve").stop is None
+
+
+def test_one_damaged_record_does_not_hide_what_other_runs_ask(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = tmp_path / "store"
+    first, second = (World().agent().run("go", store=store, on_ask="park") for _ in range(2))
+    (file,) = store.glob(f"runs/{first.run_id}.jsonl")
+    file.write_bytes(file.read_bytes().replace(b'"call_parked"', b'"call_parkeX"'))
+    with RunStore(store) as opened:
+        assert {each.run.run_id for each in pending(opened)} == {str(second.run_id)}
+    assert f"{first.run_id} cannot be read" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="needs users with numbers")
+def test_a_user_without_a_name_can_answer_and_cancel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in many containers."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError("uid not found")))
+    store = tmp_path / "store"
+    answered, cancelled = (World().agent().run("go", store=store, on_ask="park") for _ in range(2))
+    with RunStore(store) as opened:
+        answer(opened, str(answered.run_id), allowed=True)
+        by = [event.body["by"] for event in opened.events(str(answered.run_id)) if event.tag == "call_answered"]
+        assert by == [f"user {os.getuid()}"]
+        assert f"cancelled by {by[0]}" in cancel(opened, str(cancelled.run_id)).sentence()
+
+
 def test_parked_time_does_not_count_and_the_deadline_still_holds(tmp_path: Path) -> None:
     clock, store = TestClock(), tmp_path / "store"
     world = World()
@@ -216,7 +286,7 @@ def test_an_answer_that_nobody_waits_for_is_refused_in_one_line(tmp_path: Path) 
     for wrong, match in (
         (
             (run_id, "call-1"),
-            rf"the run {run_id} has no call 'call-1' that waits for an answer; there are send \(call-2\)",
+            rf"the run {run_id} has no call 'call-1' that waits for an answer; these wait: send \(call-2\)",
         ),
         (("feed",), "no run whose id begins with 'feed'"),
     ):
@@ -322,6 +392,28 @@ def test_an_unknown_call_parks_if_its_tool_says_so(allowed: bool, tmp_path: Path
     assert said.endswith("sent 1" if allowed else "ann was asked whether it is to run again, and said no: I looked")
 
 
+def test_an_unknown_call_whose_arguments_held_a_secret_is_not_asked_about(tmp_path: Path) -> None:
+    secrets.hold("pw-of-the-mail-account-67890", passing=True)
+    used = list[str]()
+
+    @tool(on_unknown="park")
+    def log_in(password: str) -> str:
+        """Log in."""
+        used.append(password)
+        return "fine"
+
+    def step(request: ModelRequest) -> Say | Call:
+        said = [message.text for message in request.transcript if isinstance(message, ToolMessage)]
+        return Say("finished") if said else Call("log_in", {"password": "pw-of-the-mail-account-67890"})
+
+    agent = Agent(ScriptedModel(step), "Work.", str, tools=[log_in], limits=HOUR)
+    whole = agent.run("go", store=tmp_path / "whole")
+    store = died_in_call(tmp_path / "whole", "log_in", tmp_path / "died")
+    result = agent.resume(str(whole.run_id), store=store)
+    assert (result.ok, used) == (True, ["pw-of-the-mail-account-67890"]), "nobody can allow what cannot be made again"
+    assert [outcome for outcome, _ in invoked(result)] == ["unknown"]
+
+
 def test_a_tool_that_may_run_again_is_never_unknown() -> None:
     with pytest.raises(ToolDefinitionError, match="on_unknown='park' has no meaning for a tool that is read-only"):
 
@@ -389,6 +481,27 @@ def test_a_tool_is_told_no_and_decides_itself(tmp_path: Path) -> None:
     assert ("ok", "not paid") in invoked(agent.resume(str(parked.run_id), store=store))
     denied = agent.run("go", store=None)
     assert ("ok", "not paid") in invoked(denied), "where a run does not park, the answer is no"
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_tool_that_asks_is_not_tried_again_before_there_is_an_answer(idempotent: bool, tmp_path: Path) -> None:
+    attempts, store = list[int](), tmp_path / "store"
+
+    @tool(retries=2, idempotent=idempotent)
+    def pay(context: ToolContext) -> str:
+        """Pay."""
+        attempts.append(context.attempt)
+        return "paid" if context.ask("Pay?") else "not paid"
+
+    def step(request: ModelRequest) -> Say | Call:
+        return Say("finished") if isinstance([*request.transcript][-1], ToolMessage) else Call("pay", {})
+
+    agent = Agent(ScriptedModel(step), "Pay.", tools=[pay], limits=HOUR)
+    parked = agent.run("go", store=store, on_ask="park")
+    assert (attempts, invoked(parked), parked.usage.retries) == ([1], [], 0)
+    say(store, parked.run_id)
+    result = agent.resume(str(parked.run_id), store=store)
+    assert (attempts, invoked(result)) == ([1, 1], [("ok", "paid")])
 
 
 # --- deaths -----------------------------------------------------------------------------------------------------------
@@ -498,6 +611,29 @@ def test_items_park_alone(tmp_path: Path) -> None:
     again = agent.resume_many(str(many.run_id), ["to ann", "to boss", "to ann again"], store=store)
     assert (again.stop, sent) == (None, ["ann", "ann", "boss"])
     assert [each.run_id for each in again] == [each.run_id for each in many]
+
+
+def test_any_number_of_parked_items_goes_on_with_few_open_files(tmp_path: Path) -> None:
+    tasks, store = [f"letter {number}" for number in range(40)], tmp_path / "store"
+
+    def step(request: ModelRequest) -> Say | Call:
+        return Say("sent") if isinstance([*request.transcript][-1], ToolMessage) else Call("send", {"number": 1})
+
+    world = World()
+    agent = replace(world.agent(), model=ScriptedModel(step))
+    many = agent.run_many(tasks, store=store, on_ask="park")
+    for each in many:
+        say(store, each.run_id)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 30, hard))
+    try:
+        again = agent.resume_many(str(many.run_id), tasks, store=store)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert again.ok, again.sentence()
+    assert len(world.sent) == len(tasks)
 
 
 def test_items_that_share_files_that_end_with_the_process_cannot_park(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ KNOWN = [
 ]
 
 
+HOUR = ModelSettings(extra={"cache_control": {"type": "ephemeral", "ttl": "1h"}})
+
+
 def model(provider: str, name: str, *, free: bool = False) -> ScriptedModel:
     """Return a model of that name."""
     return ScriptedModel([], provider=provider, name=name, free=free)
@@ -141,6 +144,58 @@ def test_caches_that_live_for_an_hour_are_charged_as_such() -> None:
     long: Any = LongCaches()
     assert rates(price_of(long))[3] > plain[3]
     assert rates(price_of(long))[:3] == plain[:3]
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"cache_control": {"type": "ephemeral", "ttl": "1h"}},
+        {"system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]},
+        {"extra_body": {"cache_control_injection_points": [{"control": {"ttl": "1h"}}]}},
+    ],
+)
+def test_caches_for_an_hour_that_the_settings_ask_for_are_charged_as_such(extra: dict[str, Any]) -> None:
+    known = model("anthropic", "claude-sonnet-4-5")
+    assert rates(price_of(known, settings=ModelSettings(extra=extra))) == rates(
+        listed_price("anthropic", known.name, long_cache=True)
+    )
+    short = ModelSettings(extra={"cache_control": {"type": "ephemeral", "ttl": "5m"}})
+    assert price_of(known, settings=short) == price_of(known)
+
+
+def test_work_that_must_be_done_in_one_place_costs_a_tenth_more() -> None:
+    known = model("anthropic", "claude-opus-5")
+    usage = TokenUsage(1_000_000, 1_000_000, 300_000, 400_000)
+
+    def cost(**wishes: str) -> int:
+        price = price_of(known, settings=ModelSettings(extra=wishes))
+        assert price is not None
+        return price.cost(usage)
+
+    assert cost(inference_geo="us") * 10 == cost() * 11
+    assert cost(inference_geo="global") == cost()
+    assert cost(inference_geo="us", speed="fast") * 10 == cost(speed="fast") * 11
+
+
+def test_models_that_draw_are_charged_at_the_rate_of_images() -> None:
+    price = listed_price("google", "gemini-2.5-flash-image")
+    assert price is not None
+    assert price.cost(TokenUsage(0, 1_000_000)) == 30_000_000_000
+
+
+@pytest.mark.parametrize(("settings", "percent"), [(ModelSettings(), 125), (HOUR, 200)])
+def test_an_own_price_without_one_for_writing_to_anthropics_cache_gets_theirs(
+    settings: ModelSettings, percent: int
+) -> None:
+    """What the error about a missing price suggests has no such rate, but the cache is on unless it is turned off."""
+    mine, full = ModelPrice.per_million(4, 20), ModelPrice.per_million(4, 20, 1, 3)
+    new = model("anthropic", "claude-new")
+    found = price_of(new, {"claude-new": mine}, settings)
+    assert found is not None
+    assert found.cost(TokenUsage(1_000_000, 0, 0, 1_000_000)) == 4_000_000_000 * percent // 100
+    assert found.worst_input(1_000_000) == 4_000_000_000 * percent // 100
+    assert found.cost(TokenUsage(1_000_000, 1_000_000)) == 24_000_000_000
+    assert price_of(new, {"claude-new": full}, settings) is full
 
 
 def listing(*prices: tuple[str | None, dict[str, Any]]) -> data_snapshot.DataSnapshot:

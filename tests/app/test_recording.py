@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, cast
 
 import pytest
 
 from tests.kit import Call, FullDisk, Report, Say, ScriptedModel, agent
+from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.app.options import OnStoreFailure
-from watchkeeper.app.run import run, run_many
+from watchkeeper.app.run import arun, run, run_many
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import RunStoppedError
+from watchkeeper.core.errors import RunStoppedError, StoreError
+from watchkeeper.core.messages import AssistantMessage, ToolCall
+from watchkeeper.core.model import ModelReply
+from watchkeeper.core.type_tags import tag_of
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.events import StoreFailed
+from watchkeeper.runtime.events import NoticeAppended, StoreFailed
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.shield.tool_permission import ToolPermissionHook
 from watchkeeper.store.run_store import RunStore
+from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.tool import Tool, tool
 
 ANSWER = json.dumps({"total": 1, "note": "done"})
@@ -75,6 +87,11 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     made = Disk(tmp_path)
     yield made
     made.store.close()
+
+
+def logged(result: RunResult[Any]) -> list[str]:
+    """Return the tags of what is on the log of a run."""
+    return [tag_of(type(cast("object", each.event))) for each in result.session.log]
 
 
 def named(name: str, *steps: Callable[[], object]) -> Tool:
@@ -135,6 +152,21 @@ def test_a_run_may_go_on_without_its_record_and_says_so(disk: Disk, caplog: pyte
     assert result.as_data()["not_stored"] == result.not_stored
     assert "store.failed" in caplog.text
     assert [event.then for event in disk.events if isinstance(event, StoreFailed)] == ["go_on"]
+
+
+@pytest.mark.parametrize("by", ["hook", "tool"])
+def test_a_run_without_its_record_does_not_park_because_nobody_could_answer(disk: Disk, by: str) -> None:
+    @tool(name="asks")
+    def asks(*, context: ToolContext) -> bool:
+        """Ask."""
+        return by == "hook" or bool(context.ask("May it?"))
+
+    hook = ToolPermissionHook(ask=["asks"] if by == "hook" else [], ask_with=lambda _: None)
+    options: Any = {"on_ask": "park", "shield": ShieldPipeline(tool_dispatch=hook)}
+    result = disk.run(
+        [Call("breaks"), Call("asks"), ANSWER], named("breaks", disk.fill), asks, choice="go_on", **options
+    )
+    assert (result.output, result.waiting, result.denied) == (Report(1, "done"), (), 1)
 
 
 def test_what_could_not_be_written_is_written_when_that_is_possible_again(disk: Disk) -> None:
@@ -217,6 +249,69 @@ def test_a_reply_that_claims_2_to_the_63_tokens_costs_no_other_item_its_record(t
     assert 0 < whole.tokens < 2**63
 
 
+@pytest.mark.parametrize("place", ["Recorder.release", "Recorder.put", "Journal.record", "Journal._after"])
+def test_finalisers_may_record_while_something_else_is_put_on_record(disk: Disk, place: str) -> None:
+    """The collector may call them at any time, also on a thread that is just recording; nothing hangs, nothing is lost.
+
+    A trace function stands for the collector, so that every line of ``place`` is tried; the run is on a thread of its
+    own, so that a deadlock fails this test and not all of them.
+    """
+    session, late, results = Session(), list[str](), list[RunResult[Report]]()
+    model = ScriptedModel([Call("works"), ANSWER])
+
+    @tool
+    def works(*, context: ToolContext) -> str:
+        """Write events, which belong to its result."""
+        for number in range(10):
+            context.session.dispatch(NoticeAppended(str(number), disk.clock.now()))
+        return "done"
+
+    def finalise(frame: FrameType, happening: str, _: object) -> Any:
+        if happening == "call":
+            return finalise if frame.f_code.co_qualname == place else None
+        if happening == "line" and len(late) < 60:
+            late.append(f"late {len(late)}")
+            session.dispatch(NoticeAppended(late[-1], disk.clock.now()))  # tracing is off meanwhile
+        return finalise
+
+    def play() -> None:
+        before = sys.gettrace()
+        sys.settrace(finalise)
+        try:
+            running = arun(agent(works), model=model, limits=HOUR, session=session, store=disk.store, clock=disk.clock)
+            results.append(asyncio.run(running))
+        finally:
+            sys.settrace(before)
+
+    thread = threading.Thread(target=play, daemon=True)
+    thread.start()
+    thread.join(30)
+    (result,) = results
+    texts = [each.event.text for each in result.session.log if isinstance(each.event, NoticeAppended)]
+    assert (result.ok, bool(late), [text for text in texts if text in late]) == (True, True, late)
+    assert disk.tags(result) == logged(result)
+
+
+def test_names_that_utf_8_cannot_hold_cost_no_record(disk: Disk) -> None:
+    """Models of one's own may answer with any id of a call, and code may give its calls any name."""
+    called: list[str] = []
+
+    def works() -> str:
+        """Ask a model through the gate."""
+        with ExecutionContext(Limits()) as gate:
+            asked = CallRequest(kind="llm", operation_name="ask \ud800", model="m\ud800", estimate=Estimate(10, 10))
+            gate.call(asked, lambda _: called.append("works"))
+        return "done"
+
+    asks = AssistantMessage("", (ToolCall("id \ud800", "works", "{}"),))
+    result = disk.run([ModelReply(asks, TokenUsage(1, 1), "tool_calls", "m"), ANSWER], tool(works))
+    assert (result.stop, result.not_stored, called) == (None, "", ["works"])
+    with RunStore(disk.path, read_only=True) as store:
+        stored = list(store.events(str(result.run_id), calls=True))
+    begun = [(event.body["name"], event.body["call_id"]) for event in stored if event.tag == "call_begun"]
+    assert begun[1:3] == [("works", "id ?"), ("m?", "")]
+
+
 def test_a_run_over_many_items_ends_when_its_store_fails(disk: Disk) -> None:
     breaks = named("breaks", disk.fill)
     template = PromptTemplate[str](
@@ -232,6 +327,55 @@ def test_a_run_over_many_items_ends_when_its_store_fails(disk: Disk) -> None:
     assert (many.stop.reason, many.ok) == ("store_failed", False)
     assert "disk is full" in many.not_stored
     assert [result.usage.model_calls for result in many.results][1:] == [0, 0]
+
+
+@pytest.mark.parametrize("choice", ["stop", "go_on"])
+def test_one_run_whose_file_is_gone_costs_no_other_its_record(disk: Disk, choice: OnStoreFailure) -> None:
+    """Of the others nothing is tried again either, and the minute is over although they can be written."""
+
+    def asks(request: Any) -> Any:
+        last = request.transcript[-1].text
+        if (
+            any("Look at a" in each.text for each in request.transcript)
+            and last != "done"
+            and request.tool_choice != "none"
+        ):
+            return Call("deletes")
+        return "seen"
+
+    def delete() -> None:
+        with RunStore(disk.path, read_only=True) as store:
+            (whole,) = store.runs()
+            (first, *_) = store.children(whole.run_id)
+        (file,) = (disk.path / "runs").glob(f"*{first.run_id}.jsonl")
+        file.unlink()
+
+    template = PromptTemplate[str](
+        ns="tests",
+        key="items",
+        params=(Item,),
+        sections=(
+            MarkdownSection(title="Task", key="task", template="Look at ${name}.", tools=(named("deletes", delete),)),
+        ),
+    )
+    options: Any = {"store": disk.store, "clock": disk.clock, "concurrency": 1, "on_store_failure": choice}
+    given = [Item(name) for name in "abc"]
+    many = run_many(template, given, model=ScriptedModel(asks), limits=HOUR, **options)
+    assert "the file was deleted while it was open" in many.not_stored
+    assert disk.clock.monotonic() >= 60
+    gone, *others = many.results
+    if choice == "go_on":
+        assert [result.output for result in many.results] == ["seen"] * 3
+        assert [disk.tags(result) for result in others] == [logged(result) for result in others]
+        with RunStore(disk.path, read_only=True) as store:
+            assert store.find(str(many.run_id)).ended_at is not None
+    else:
+        assert many.stop is not None
+        assert many.stop.reason == "store_failed"
+        with RunStore(disk.path, read_only=True) as store:
+            assert store.find(str(many.run_id)).ended_at is not None, "the whole says how it has ended"
+    with RunStore(disk.path, read_only=True) as store, pytest.raises(StoreError, match="no run whose id begins"):
+        store.find(str(gone.run_id))
 
 
 def test_the_end_of_an_interrupted_run_does_not_wait_for_the_minute(disk: Disk) -> None:

@@ -18,7 +18,7 @@ from watchkeeper.loop.replay import Difference
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.completion import TaskCompletionChecker, TaskCompletionContext, TaskCompletionResult
 from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, ObserverTrigger
-from watchkeeper.runtime.events import ObserversRan
+from watchkeeper.runtime.advice_events import ObserversRan
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.session import Session
 from watchkeeper.store.run_store import RunStore

@@ -288,3 +288,35 @@ def test_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     assert world.sent == [3]
     (unknown,) = [each for each in events(result, ToolInvoked) if each.outcome == "unknown"]
     assert unknown.name == "send"
+
+
+KILLED_IN_PUT = """
+import os, sys
+from tests.app.test_resume import World
+world = World()
+class Deadly(list):
+    def append(self, put):
+        if len(self) == 2:
+            print(put[1], flush=True)
+            os.kill(os.getpid(), 9)
+        super().append(put)
+world.put = Deadly()
+world.agent().run("go", store=sys.argv[1])
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs SIGKILL")
+def test_an_idempotent_call_that_a_crash_cut_off_gets_the_same_key_and_the_model_is_not_asked_again(
+    tmp_path: Path,
+) -> None:
+    store = tmp_path / "store"
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED_IN_PUT, str(store)], capture_output=True, text=True, check=False
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    with RunStore(store, read_only=True) as reader:
+        (run,) = reader.runs()
+    world = World()
+    assert world.agent().resume(run.run_id, store=store).ok
+    assert world.put[0] == (2, died.stdout.strip())
+    assert world.asked[0] == 12, "the reply that asks for the call is on record"

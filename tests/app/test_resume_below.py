@@ -19,24 +19,21 @@ from tests.oversight.support import Watcher
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
+from watchkeeper.asking.compaction import ContextSummary
+from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.judging import CompletionVerdict, LLMCompletionVerifier
-from watchkeeper.loop.compaction import ContextSummary
+from watchkeeper.loop.reopen import Reader
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.observer import ObserverConfig, ObserverContext, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
-from watchkeeper.runtime.events import (
-    ChildEnded,
-    ChildStarted,
-    CompletionChecked,
-    ContextCompacted,
-    ModelSwitched,
-    ObserversRan,
-)
+from watchkeeper.runtime.advice_events import ObserversRan
+from watchkeeper.runtime.events import ChildEnded, ChildStarted, CompletionChecked, ContextCompacted, ModelSwitched
 from watchkeeper.runtime.result import RunResult
+from watchkeeper.store.cancelling import cancel
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import tool
@@ -190,6 +187,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     return lines, result
 
 
+def test_the_record_of_a_whole_run_has_what_its_gate_has_counted(whole: Whole, tmp_path: Path) -> None:
+    lines, result = whole
+    root = f"{result.run_id}.jsonl"
+    ended = next(
+        place for place, (name, line) in enumerate(lines.lines) if name == root and b'"tag":"run_ended"' in line
+    )
+    with RunStore(lines.cut(ended, tmp_path / "store"), read_only=True) as stored:
+        assert Reader(stored).used_by(result.run_id) == result.usage
+
+
 def below(lines: Written, tag: str, count: int) -> list[dict[str, Any]]:
     """Return the events of a type among the first lines, as JSON."""
     return [json.loads(line)["body"] for line in lines.with_tag(tag, count)]
@@ -201,7 +208,7 @@ def test_it_goes_on_from_every_line_and_does_nothing_twice(
     lines, undisturbed = whole
     run_id = str(undisturbed.run_id)
     for count in range(lines.place("run_opened") + 1, len(lines.lines)):
-        store, world = lines.cut(count, tmp_path / str(count)), World()
+        store, world = lines.cut(count, tmp_path / "store"), World()
         with written() as further:
             result = world.agent().resume(run_id, store=store, **world.options())
         assert result.ok, (count, result.sentence())
@@ -238,6 +245,56 @@ def test_it_goes_on_from_every_line_and_does_nothing_twice(
             row = stored.find(run_id)
             assert (row.ended_at is not None, row.stop) == (True, None)
             assert all(line for _, line in further.lines)
+
+
+def test_it_is_cancelled_at_every_line_with_what_is_below_it_and_counts_everything_once(
+    whole: Whole, tmp_path: Path
+) -> None:
+    lines, undisturbed = whole
+    run_id = str(undisturbed.run_id)
+    for count in range(lines.place("run_opened") + 1, len(lines.lines)):
+        store, world = lines.cut(count, tmp_path / "store"), World()
+        with RunStore(store) as opened:
+            before = Reader(opened).used_by(undisturbed.run_id)
+            run = cancel(opened, run_id, by="cleo")
+            assert run.stop is not None, count
+            assert (run.stop["reason"], run.is_resumable) == ("cancelled", False)
+            assert all(each.ended_at is not None for each in opened.children(run_id)), count
+            after = Reader(opened).used_by(undisturbed.run_id)
+        assert after.presumed == before.presumed, count
+        assert (after.tokens, after.model_calls, after.tool_calls) == (
+            before.tokens,
+            before.model_calls,
+            before.tool_calls,
+        )
+        assert 0 <= after.steps - before.steps <= 2, "a subagent that was open counts as a step"
+        if count % 2:  # to save time
+            continue
+
+        with written() as further:
+            result = world.agent().resume(run_id, store=store, **world.options())
+        assert result.ok, (count, result.sentence())
+        done = {each["params"]["step"] for each in below(lines, "tool_invoked", count) if each["name"] == "post"}
+        told = [each.rendered_output for each in events(result, ToolInvoked) if "cancelled by cleo" in str(each.result)]
+        again = {100 + 2, 200 + 2} if told else set[int]()  # the agent sends them again, knowing that
+        assert not (done - again) & {*world.posted}, (count, "posted twice")
+        asked = len(lines.begun("llm", count)) + len(further.begun("llm", len(further.lines)))
+        assert result.usage.model_calls == asked, count
+
+
+def test_a_run_below_goes_on_with_the_one_above_it_alone(whole: Whole, tmp_path: Path) -> None:
+    lines, undisturbed = whole
+    store, world = lines.cut(lines.place("child_ended"), tmp_path / "store"), World()
+    with RunStore(store, read_only=True) as opened:
+        below_it = [each.run_id for each in opened.children(str(undisturbed.run_id))]
+    before = {path: path.read_bytes() for path in (store / "runs").iterdir()}
+    for run_id in below_it:
+        said = f"is a part of the run {undisturbed.run_id}, whose limits hold for it; resume the run"
+        with pytest.raises(ConfigurationError, match=said) as refused:
+            world.agent().resume(run_id, store=store)
+        assert f"agent.resume('{undisturbed.run_id}')" in str(refused.value)
+    assert before == {path: path.read_bytes() for path in (store / "runs").iterdir()}
+    assert not world.posted
 
 
 def asked_anew(lines: Written, count: int) -> Usage:

@@ -18,6 +18,7 @@ from tests.kit import events
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
+from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
@@ -144,15 +145,19 @@ class Watched(HostFilesystem):
     def __init__(self, root: Path, store: Path) -> None:
         super().__init__(root)
         self.store = store
+        self.plain = HostFilesystem(root)
         self.states: list[tuple[int, Files]] = []
 
     def _put(self, entry: Any) -> None:
         self._look()
-        super()._put(entry)
+        if entry.kind == "file":
+            self.plain.write_bytes(entry.path, entry.data)
+        else:
+            (self.plain.make_dirs if entry.kind else self.plain.delete)(entry.path)
 
     def _append(self, path: str, data: bytes) -> None:
         self._look()
-        super()._append(path, data)
+        self.plain.append_text(path, data.decode())
 
     def _look(self) -> None:
         if (self.store / "runs").exists():
@@ -252,12 +257,12 @@ def test_every_mixture_of_written_and_unwritten_files_is_finished(tmp_path: Path
     for change in changes.paths:
         files = filled(MemoryFilesystem())
         put(files, after)
-        assert file_record._apply(files, [change]) == {}  # pyright: ignore[reportPrivateUsage]
+        assert file_record.apply(files, [change]) == {}
         after = content(files)
     for chosen in itertools.product((False, True), repeat=len(changes.paths)):
         files = filled(MemoryFilesystem())
         done = [change for change, is_done in zip(changes.paths, chosen, strict=True) if is_done]
-        assert file_record._apply(files, done) == {}  # pyright: ignore[reportPrivateUsage]
+        assert file_record.apply(files, done) == {}
         assert file_record.finish(files, changes) == ""
         assert content(files) == after
 
@@ -290,10 +295,10 @@ def test_half_an_addition_is_completed(tmp_path: Path) -> None:
 
 def test_a_commit_that_fails_midway_is_taken_back_and_not_finished_later(tmp_path: Path) -> None:
     class Full(HostFilesystem):
-        def _put(self, entry: Any) -> None:
-            if entry.path == "old.txt" and entry.data == b"old 1":
+        def write_bytes(self, path: str, data: bytes) -> None:
+            if path == "old.txt" and data == b"old 1":
                 raise OSError(28, "No space left on device")
-            super()._put(entry)
+            super().write_bytes(path, data)
 
     files = Full(host(tmp_path / "files").root)  # type: ignore[attr-defined]
     result = agent(filesystem=files).run("go", store=tmp_path / "store")
@@ -323,6 +328,35 @@ def test_a_commit_that_cannot_be_finished_either_is_told(tmp_path: Path) -> None
     assert first.outcome == "crashed"
     assert "log.txt: OSError: [Errno 28] No space left on device. As it should be" in first.rendered_output
     assert files.read_text("log.txt") == "begun\n"
+
+
+@pytest.mark.parametrize(
+    "kind", ["memory", pytest.param("host", marks=pytest.mark.skipif(sys.platform != "linux", reason="Linux names"))]
+)
+def test_a_file_whose_name_is_no_utf_8_is_changed_and_rebuilt_like_any_other(kind: str, tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.txt")
+    (tmp_path / "work").mkdir()
+
+    def filesystem() -> Filesystem:
+        return MemoryFilesystem() if kind == "memory" else HostFilesystem(tmp_path / "work")
+
+    @tool
+    def put(*, context: ToolContext) -> str:
+        """Write the file."""
+        files = context.filesystem
+        assert files is not None
+        files.write_text(name, "black")
+        return "written"
+
+    script: list[Any] = [Call("put"), ValueError("down"), "done"]
+    barista = Agent(ScriptedModel(script), "Work.", str, tools=[put])
+    options: Any = {"store": tmp_path / "runs", "clock": TestClock()}
+    first = barista.run("go", filesystem=filesystem(), **options)
+    assert first.stop is not None
+    assert first.stop.source == "provider"
+    files = filesystem()
+    assert barista.resume(str(first.run_id), filesystem=files, **options).output == "done"
+    assert files.read_text(name) == "black"
 
 
 @pytest.mark.parametrize("kind", ["host", "memory"])
@@ -385,7 +419,10 @@ def test_what_cannot_be_rebuilt_is_said_at_the_start(tmp_path: Path, monkeypatch
             return [name.rpartition("/")[2] for name in self.base.list(path)]
 
         def _put(self, entry: Any) -> None:
-            self.base._change(entry)  # pyright: ignore[reportPrivateUsage]
+            if entry.kind == "file":
+                self.base.write_bytes(entry.path, entry.data)
+            else:
+                (self.base.make_dirs if entry.kind else self.base.delete)(entry.path)
 
     class Lasting(Foreign):
         survives_process = True

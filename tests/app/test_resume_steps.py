@@ -10,22 +10,26 @@ from typing import Any
 import pytest
 
 from tests.kit import Report, always_down, down, events, named
-from tests.loop.test_compaction import Reader, reader_agent
+from tests.loop.test_compaction import Reader, read, reader_agent
 from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.app.resume import resume
 from watchkeeper.app.run import run
+from watchkeeper.blocks.contained import contained
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core import secrets
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ConfigurationError, LimitsError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, ProviderError
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
+from watchkeeper.core.usage import TokenUsage
 from watchkeeper.runtime.events import ContextCompacted
+from watchkeeper.runtime.result import RunResult
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.tool import Tool, tool
+from watchkeeper.tools.values import NothingDoneError
 
 TURNS = Limits(max_turns=40)
 
@@ -100,7 +104,7 @@ def test_a_further_attempt_that_was_under_way_is_unknown_and_not_failed(tmp_path
         """Send."""
         tries.append(number)
         if tries.count(number) == 1:
-            raise RuntimeError("busy")
+            raise NothingDoneError("busy")
         return "sent"
 
     def step(request: ModelRequest) -> Any:
@@ -167,6 +171,21 @@ def test_a_run_that_goes_on_in_the_same_process_has_not_ended(tmp_path: Path) ->
     with RunStore(tmp_path / "store", read_only=True) as store:
         (run,) = store.runs()
     assert run.sentence() == "Interrupted: its process ended before the run did."
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_store_lists_a_run_with_the_limits_with_which_it_went_on(tmp_path: Path, ends: bool) -> None:
+    stopped = looker(max_turns=2, max_cost_usd="$1").run("go", store=tmp_path / "store", clock=TestClock())
+    higher = Limits(deadline="2h", max_cost_usd="$3.5", max_total_tokens=None, max_turns=60)
+    looker().resume(str(stopped.run_id), store=tmp_path / "store", limits=higher, clock=TestClock())
+    if not ends:
+        lines = lines_of(tmp_path / "store", stopped.run_id)
+        file_of(tmp_path / "store", stopped.run_id).write_bytes(b"".join(lines[:-3]))
+    with RunStore(tmp_path / "store", read_only=True) as store:
+        (run,) = store.runs()
+    assert (run.ended_at is not None) == ends
+    assert run.limits == higher.describe() == "deadline 2h, cost $3.50, turns 60, retries 20"
+    assert run.ceilings == {"max_cost_usd": 3_500_000_000, "max_retries": 20, "max_turns": 60, "seconds": 7200.0}
 
 
 def test_what_is_written_until_the_run_is_taken_over_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,3 +338,149 @@ def test_fresh_limits_are_fresh_for_turns_too_and_stay_so(tmp_path: Path) -> Non
     assert looked(agent.resume(run_id, store=store)) == 6
     result = agent.resume(run_id, store=store, fresh_limits=True)
     assert (result.ok, looked(result)) == (True, 8)
+
+
+@pytest.mark.parametrize("name", ["max_turns", "max_tool_calls", "max_steps", "max_total_tokens", "deadline"])
+def test_a_run_whose_limit_is_still_used_up_asks_nobody_again(tmp_path: Path, name: str) -> None:
+    clock = TestClock()
+
+    @tool(name="look")
+    def slow_look(number: int) -> str:
+        """Look for 20 s."""
+        clock.advance(20)
+        return f"saw {number}"
+
+    def think(request: ModelRequest) -> Any:
+        said, used = three_looks(request), TokenUsage(900, 50)
+        return Calls((said,), usage=used) if isinstance(said, Call) else Say("finished", usage=used)
+
+    model = ScriptedModel(think)
+    values: Any = {"max_turns": 3, "max_tool_calls": 2, "max_steps": 3, "max_total_tokens": 3_000, "deadline": "62s"}
+    agent = Agent(model, "Work.", str, tools=[slow_look], limits=Limits(**{name: values[name]}))
+    store = tmp_path / "store"
+    stopped = agent.run("go", store=store, clock=clock)
+    assert stopped.stop is not None
+    assert stopped.stop.limit == name
+    asked, lines = len(model.requests), lines_of(store, stopped.run_id)
+    option = {"max_total_tokens": " or --max-tokens", "deadline": " or --timeout", "max_tool_calls": ""}
+    raised = f"(limits=Limits({name}=...){option.get(name, f' or --{name}'.replace('_', '-'))})"
+    for _ in range(10):
+        again = agent.resume(str(stopped.run_id), store=store, clock=clock)
+        assert again.stop is not None
+        assert again.stop.message.startswith(stopped.stop.message)
+        assert f"It goes on under a higher one {raised} or with what was used not counted" in again.stop.message
+        assert (again.usage, again.partial, again.turns) == (stopped.usage, stopped.partial, stopped.turns)
+    assert (len(model.requests), lines_of(store, stopped.run_id)) == (asked, lines)
+    result = agent.resume(str(stopped.run_id), store=store, clock=clock, limits=Limits())
+    assert result.ok
+    assert result.output == "finished"
+
+
+def test_a_run_without_a_retry_left_asks_nobody_again(tmp_path: Path) -> None:
+    fails = [ProviderError("down", fault="server", status=500) for _ in range(3)]
+    model = ScriptedModel([*fails, Say("finished")])
+    agent = Agent(model, "Work.", str, limits=Limits(max_retries=2))
+    options: dict[str, Any] = {"store": tmp_path / "store", "clock": TestClock()}
+    stopped = agent.run("go", **options)
+    assert stopped.stop is not None
+    assert (stopped.stop.reason, len(model.requests)) == ("retry_budget_exceeded", 3)
+    again = agent.resume(str(stopped.run_id), **options)
+    assert again.stop is not None
+    assert "It goes on under a higher one (limits=Limits(max_retries=...) or --max-retries)" in again.stop.message
+    assert (len(model.requests), again.usage) == (3, stopped.usage)
+    assert agent.resume(str(stopped.run_id), limits=Limits(max_retries=3), **options).output == "finished"
+
+
+def test_a_call_that_is_repeated_after_a_crash_is_a_retry(tmp_path: Path) -> None:
+    """The process dies in each wait before a retry, so no process makes one by itself."""
+    store, model = tmp_path / "store", ScriptedModel(lambda _: down("server"))
+    agent = Agent(model, "Work.", str, limits=Limits(max_retries=2))
+    options: dict[str, Any] = {"store": store, "clock": TestClock()}
+    run_id = agent.run("go", **options).run_id
+    for asked in (1, 2):
+        lines = lines_of(store, run_id)
+        failures = [place for place, line in enumerate(lines) if b'"tag":"model_failed"' in line]
+        file_of(store, run_id).write_bytes(b"".join(lines[: failures[asked - 1] + 1]))
+        model.requests.clear()
+        result = agent.resume(str(run_id), **options)
+        assert result.stop is not None
+        assert (result.stop.reason, result.usage.retries) == ("retry_budget_exceeded", 2)
+        assert (len(model.requests), result.usage.model_calls) == (3 - asked, 3)
+
+
+def check_that_nobody_is_asked(
+    agent: Agent[Any], model: ScriptedModel, stopped: RunResult[Any], options: dict[str, Any], how: str
+) -> None:
+    """Resume a stopped run again and again: no model is asked, nothing is charged, and its stop says how to go on."""
+    asked = len(model.requests)
+    for _ in range(3):
+        again = agent.resume(str(stopped.run_id), **options)
+        assert again.stop is not None
+        assert how in again.stop.message
+        assert (len(model.requests), again.usage) == (asked, stopped.usage)
+
+
+def test_a_run_whose_account_is_drawn_on_asks_nobody_again_until_the_period_is_over(tmp_path: Path) -> None:
+    clock = TestClock()
+    model = ScriptedModel(lambda request: Say("finished") if clock.now().day != today else Call("look", {"number": 1}))
+    today = clock.now().day
+    limits = Limits(account="team", account_limit="9k tokens/day", deadline=None)
+    agent = Agent(model, "Work.", str, tools=[look], limits=limits)
+    options: dict[str, Any] = {"store": tmp_path / "store", "clock": clock, "ledger": tmp_path / "ledger.sqlite3"}
+    stopped = agent.run("go", **options)
+    assert stopped.stop is not None
+    assert stopped.stop.limit == "account_limit"
+    check_that_nobody_is_asked(agent, model, stopped, options, "It goes on once the period is over, or under a higher")
+    clock.advance(86_400)
+    assert agent.resume(str(stopped.run_id), **options).output == "finished"
+
+
+def test_a_run_whose_context_is_full_asks_nobody_again_unless_it_may_summarise(tmp_path: Path) -> None:
+    reader = Reader(pages=12)
+    model = reader.model()
+    options: dict[str, Any] = {"store": tmp_path / "store"}
+    agent = Agent(model, "Read.", Report, tools=[read])
+    stopped = agent.run("Read all.", **options)
+    assert stopped.stop is not None
+    assert stopped.stop.reason == "context_full"
+    how = "It goes on with a summary (on_context_full='compact' or --on-context-full"
+    check_that_nobody_is_asked(agent, model, stopped, options, how)
+    assert agent.resume(str(stopped.run_id), on_context_full="compact", **options).output == Report(12)
+
+
+def test_limits_that_let_a_stopped_run_go_on(tmp_path: Path) -> None:
+    stopped = looker(max_turns=2).run("go", store=tmp_path / "store")
+    run_id: Any = str(stopped.run_id)
+    lower = looker().resume(run_id, store=tmp_path / "store", limits=Limits(max_turns=1, max_steps=900))
+    assert lower.usage == stopped.usage
+    fresh = looker().resume(run_id, store=tmp_path / "store", fresh_limits=True)
+    assert len(events(fresh, ToolInvoked)) > len(events(lower, ToolInvoked))
+
+
+def test_a_run_that_a_tool_has_started_is_resumed_by_code_inside_the_run_above_alone(tmp_path: Path) -> None:
+    store, below = tmp_path / "store", list[Any]()
+
+    @tool
+    def delegate() -> str:
+        """Let another agent look, and go on with it once."""
+        stopped = looker(max_turns=2).run("go", store=store)
+        below.append(stopped)
+        below.append(looker().resume(str(stopped.run_id), store=store, limits=Limits(max_turns=3)))
+        return "looked"
+
+    model = ScriptedModel([Call("delegate"), Say("done")])
+    above = Agent(model, "Delegate.", str, tools=[delegate]).run("go", store=store)
+    stopped, again = below
+    assert (above.ok, again.run_id) == (True, stopped.run_id)
+    assert len(events(again, ToolInvoked)) > len(events(stopped, ToolInvoked))
+    with pytest.raises(ConfigurationError, match=f"is a part of the run {above.run_id}, whose limits hold for it"):
+        looker().resume(str(stopped.run_id), store=store, limits=TURNS)
+
+
+def test_a_run_inside_a_block_alone_may_be_resumed(tmp_path: Path) -> None:
+    with contained(store=tmp_path / "store"):
+        stopped = looker(max_turns=2).run("go", store=tmp_path / "store")
+    with RunStore(tmp_path / "store", read_only=True) as store:
+        assert store.find(str(stopped.run_id)).parent_id is not None
+    result = looker().resume(str(stopped.run_id), store=tmp_path / "store", limits=TURNS)
+    assert result.output == "finished"

@@ -245,7 +245,7 @@ def test_what_cannot_be_closed_costs_no_result_and_is_logged(
         context.resources.get(Unclosable)
         return "used"
 
-    monkeypatch.setattr("watchkeeper.runtime.user_code.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("watchkeeper.runtime.user_code.CLOSE_SECONDS", 0.05 if how == "hangs" else 30.0)
     section = MarkdownSection(title="T", key="t", template="Use it.", tools=(use,))
     template = PromptTemplate(ns="tests", key="unclosable", sections=[section])
     resources = Resources([ResourceBinding(Unclosable, lambda _: Unclosable(how), scope)])
@@ -437,3 +437,14 @@ async def test_a_tool_that_takes_a_cancellation_back_goes_on() -> None:
     await waiting.wait()
     running.cancel()
     assert (await running).output == "done"
+
+
+def test_the_sentence_says_which_tokens_are_presumed_from_the_store_too(tmp_path: Path) -> None:
+    agent = Agent(ScriptedModel([ConnectionError("lost")]), "Be brief.", str, name="lost")
+    with RunStore(tmp_path / "s") as store:
+        ended = agent.run("Go.", store=store)
+        stored = store.find(str(ended.run_id))
+    presumed = ended.usage.presumed.tokens.total
+    assert presumed > 16_000
+    assert f"tokens ({presumed:,} of them presumed), " in ended.sentence()
+    assert f"tokens ({presumed:,} of them presumed), " in stored.sentence()

@@ -19,6 +19,7 @@ from zlib import crc32
 
 import pytest
 
+from tests.cli.warm import command_of
 from watchkeeper.cli import entry
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +109,7 @@ class CommandLine:
     def __call__(self, *arguments: str | Path) -> Said:
         """Run one command to its end."""
         self._patch.setattr(sys, "argv", ["watchkeeper", *map(str, arguments)])
+        self._patch.setattr("typer.main.get_command", command_of)
         with pytest.raises(SystemExit) as ended:
             entry.main()
         said = self._captured.readouterr()

@@ -69,6 +69,8 @@ def test_a_run_is_parked_listed_answered_and_resumed(letters: CommandLine) -> No
     assert said.code == 4
     assert "2 tool calls wait for an answer: send (call-1), send (call-2); " in said.out
     assert '‖ parked  send (call-1) {"to":"ann"}: ToolPermissionHook asks: May send run?' in said.out
+    assert "policy halt" not in said.out + letters("show", run_id, "--store", "s").out
+    assert "policy halt" not in letters("tail", run_id, "--store", "s").out
     assert "parked" in letters("runs", "--store", "s").out
     listed = letters("pending", "--store", "s")
     assert listed.code == 0
@@ -86,17 +88,39 @@ def test_a_run_is_parked_listed_answered_and_resumed(letters: CommandLine) -> No
     hash_ = both[0]["digest"][:12]
     assert f"hash of the arguments: {hash_}" in listed.out
     approved = letters("approve", run_id[:8], "call-1", "--hash", hash_, "--store", "s")
-    assert approved.out == f"approved: send (call-1); go on with: watchkeeper resume {run_id[:8]}\n"
+    assert approved.out == f"approved: send (call-1); go on with: watchkeeper resume {run_id[:8]} --store s\n"
     waits = letters("resume", run_id[:8], "--store", "s")
     assert (waits.code, sent(letters)) == (2, [])
     assert "is parked: 1 tool call waits for an answer: send (call-2)" in waits.err
+    assert f"'watchkeeper pending --store {letters.folder / 's'}' lists what to approve or deny" in waits.err
     done = letters("deny", run_id, "call-2", "--why", "Not him.", "--by", "cleo", "--resume", "--store", "s")
     assert (done.code, sent(letters)) == (0, ["ann"])
+    assert done.out.startswith("denied: send (call-2)\n")  # no command to type: the run goes on
     assert "2 turns, 1 tool call, 1 denied, " in done.out
     shown = letters("show", run_id, "--store", "s").out
     assert f"← approved  call-1 by {getpass.getuser()}" in shown
     assert "← denied  call-2 by cleo: Not him." in shown
     assert letters("pending", "--store", "s").out == "nothing waits for an answer in s\n"
+
+
+def test_a_command_to_type_names_the_store_unless_it_finds_it_by_itself(
+    letters: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is typed where the first one was typed, whatever folder the run goes on in."""
+    said, run_id = started(letters, "--on-ask", "park")
+    assert said.out.splitlines()[-2:] == [
+        "approve or deny what waits: watchkeeper pending --store s",
+        f"look further: watchkeeper show {run_id[:8]} --store s",
+    ]
+    (letters.folder / "elsewhere").mkdir()
+    monkeypatch.chdir(letters.folder / "elsewhere")
+    said = letters("approve", run_id, "call-1", "--store", "../s")
+    assert said.out == f"approved: send (call-1); go on with: watchkeeper resume {run_id[:8]} --store ../s\n"
+    monkeypatch.setenv("WATCHKEEPER_STORE", "../s")
+    said = letters("deny", run_id, "call-2")
+    assert said.out == f"denied: send (call-2); go on with: watchkeeper resume {run_id[:8]}\n"
+    said = letters("resume", run_id)
+    assert said.out.splitlines()[-1] == f"look further: watchkeeper show {run_id[:8]}"
 
 
 def test_the_command_of_notify_gets_what_is_asked(letters: CommandLine) -> None:
@@ -114,6 +138,12 @@ def test_the_settings_say_what_happens(letters: CommandLine) -> None:
     said, _ = started(letters)
     assert said.code == 4
     assert "denied after " in letters("pending", "--store", "s").out
+
+
+def test_what_has_expired_names_the_command_that_goes_on(letters: CommandLine) -> None:
+    _, run_id = started(letters, "--on-ask", "park", "--ask-expires", "1ms")
+    expired = letters("pending", "--store", "s").out
+    assert f"expired, so it counts as denied: watchkeeper resume {run_id[:8]} --store s\n" in expired
 
 
 def test_without_a_choice_nobody_means_no(letters: CommandLine) -> None:
@@ -148,7 +178,7 @@ def test_an_answer_that_nobody_waits_for_is_refused_in_one_line(letters: Command
         (("approve", run_id), "more than one call waits for an answer"),
         (
             ("deny", run_id, "call-7"),
-            "has no call 'call-7' that waits for an answer; there are send (call-1), send (call-2)",
+            "has no call 'call-7' that waits for an answer; these wait: send (call-1), send (call-2)",
         ),
         (("approve", run_id, "call-1", "--hash", "beef"), "not 'beef'"),
         (("approve", run_id, "call-1", "--by", " "), "names nobody"),

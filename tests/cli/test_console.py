@@ -17,7 +17,9 @@ from watchkeeper.cli.console import (
     complain,
     let_go,
     make_console,
+    print_fenced,
     print_table,
+    put,
     silence,
     styled,
 )
@@ -65,6 +67,37 @@ def test_control_characters_are_shown_and_not_obeyed() -> None:
     assert printable(hostile) == "a\\x1b[2Jb\\rc\\x07d\\x9be\\u202ef\\x00g"
     assert printable("tab\tand\nnewline é ✓ 漢") == "tab\tand\nnewline é ✓ 漢"
     assert printable("lone \ud800") == "lone \\ud800"
+
+
+def test_the_short_way_for_printable_text_lets_nothing_through() -> None:
+    assert "".join(map(printable, map(chr, range(0x110000)))) == printable("".join(map(chr, range(0x110000))))
+    for letter in "\u17b4\u17b5\u3164\uffa0\U000e0100":
+        assert letter.isprintable()
+        assert printable(f"x{letter} ●") == f"x{letter.encode('unicode_escape').decode()} ●"
+
+
+def test_without_colours_a_terminal_gets_no_styles_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    console, out = terminal(200)
+    put(console, ("a", "bold red"), " b")
+    monkeypatch.setenv("NO_COLOR", "1")
+    console, plain = terminal(200)
+    put(console, ("a", "bold red"), " b")
+    assert (out.getvalue(), plain.getvalue()) == ("\x1b[1;31ma\x1b[0m b\n", "a b\n")
+
+
+def test_a_fenced_line_is_folded_behind_the_fence_and_any_other_behind_the_margin() -> None:
+    console, out = terminal(12)
+    print_fenced(console, "abcdef ghijkl mn\n\nx")
+    put(console, "│ abcdefghij", ("klm", ""))
+    assert out.getvalue().splitlines() == [
+        "│ abcdef ",
+        "│ ghijkl mn",
+        "│",
+        "│ x",
+        "│ ",
+        "    abcdefgh",
+        "    ijklm",
+    ]
 
 
 @given(st.text(), st.integers(2, 50))

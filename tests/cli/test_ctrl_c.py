@@ -14,19 +14,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.support import Process, Processes
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.cli.broken_off import end_on_record
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
-from watchkeeper.core.usage import Usage
-from watchkeeper.runtime.events import ManyStarted, RunEnded, RunStarted
+from watchkeeper.core.usage import TokenUsage, Usage
+from watchkeeper.runtime.events import ChildStarted, ManyStarted, ModelFailed, RunEnded, RunResumed, RunStarted
 from watchkeeper.session.log import Envelope
+from watchkeeper.store.items import Item
 from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore
 
@@ -162,7 +164,7 @@ def test_the_first_ctrl_c_lands_the_run(start: Callable[..., Running], tmp_path:
     code, said = running.end()
     assert code == 130
     for part in (
-        "Ctrl-C again stops it at once",
+        "interrupted once more, it stops at once",
         "→ go",
         "Partial result\n│ this is what I have\n",
         "was interrupted",
@@ -219,7 +221,7 @@ def test_ctrl_c_over_many_items_leaves_a_result_for_each(
         "b.txt",
         "c.txt",
     ]
-    assert "c.txt  ✗  Not started: " in said
+    assert "c.txt  ✗  Not started\n" in said
 
 
 def test_the_third_ctrl_c_ends_the_command_itself(start: Callable[..., Running]) -> None:
@@ -343,7 +345,7 @@ def test_a_run_that_is_killed_leaves_what_it_had_done(start: Callable[..., Runni
         check=True,
     )
     assert "● model  turn 1" in done.stdout
-    assert done.stdout.splitlines()[-1] == "Interrupted: its process ended before the run did."
+    assert done.stdout.splitlines()[-2] == "Interrupted: its process ended before the run did."
 
 
 # --- SIGTERM and SIGHUP -----------------------------------------------------------------------------------------------
@@ -474,8 +476,31 @@ def test_the_end_of_a_run_over_many_counts_the_items_that_were_done(tmp_path: Pa
             events[-1].append(RunEnded(ids[1], stop, None, None, "", "unchecked", Usage(steps=2), 1.0, None, AT))
     with RunStore(tmp_path / "runs.db") as store:
         for run_id, log in zip(ids, events, strict=True):
-            store.append([(run_id, Envelope(seq, AT, event)) for seq, event in enumerate(log, 1)])
+            store.append([Item(run_id, Envelope(seq, AT, event)) for seq, event in enumerate(log, 1)])
         row = end_on_record(store, ids[0], AT)
         stops = {child.item: child.stop and child.stop["reason"] for child in store.children(row.run_id)}
     assert (row.items, row.items_done, row.ended_at) == (3, 1, AT)
     assert stops == {"a": None, "b": "error", "c": "aborted"}
+
+
+def test_the_end_counts_what_failed_calls_were_charged_and_the_time_in_which_a_process_worked(tmp_path: Path) -> None:
+    """What a resumed run had used and worked before counts once, and not the night in which nobody worked on it."""
+    context, below = (root_run_context(SYSTEM_IDS.uuid(), SYSTEM_IDS) for _ in range(2))
+    run_id, later = context.run_id, AT + timedelta(days=1)
+    spent = Usage(TokenUsage(1_000, 0), 7, model_calls=1, steps=1)
+    resumed = RunResumed(run_id, 1, "none", Limits(), None, spent, (), 5.0, later)
+    lost = ModelFailed(1, 1, "timeout", "no answer", None, "node", later, usage=TokenUsage(100, 10), cost_nanos=3)
+    child = ChildStarted(below, run_id, "subagent", "n/k", "m", 1, "none", "call", later)
+    started = RunStarted(context, "n/k", "m", "none", None, AT)
+    times = [AT, AT, *[later] * 3]
+    with RunStore(tmp_path / "runs.db") as store:
+        log = [started, object(), resumed, lost, child]
+        store.append(
+            [Item(run_id, Envelope(seq, at, event)) for seq, (at, event) in enumerate(zip(times, log, strict=True), 1)]
+        )
+        first = RunStarted(below, "n/k", "m", "none", None, later, parent_run_id=run_id)
+        store.append([Item(below.run_id, Envelope(seq, later, event)) for seq, event in enumerate((first, lost), 1)])
+        row = end_on_record(store, run_id, later + timedelta(seconds=2))
+        (child_row,) = store.children(row.run_id)
+    assert (row.tokens, row.cost_nanos, row.seconds) == (1_220, 13, 7.0)
+    assert (child_row.tokens, child_row.cost_nanos, child_row.seconds) == (110, 3, 2.0)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.cli.console import make_console
 from watchkeeper.cli.report import FORMATTERS, HINT, UNSEEN, Progress, line_of
 from watchkeeper.core.errors import Stop
@@ -22,30 +23,29 @@ from watchkeeper.core.type_tags import tag_of, type_of
 from watchkeeper.core.usage import TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment
 from watchkeeper.prompt.evaluation import PromptRendered
+from watchkeeper.runtime.advice_events import AdviceAcknowledged, EscalationTaken, ObserversRan, SourceRan
 from watchkeeper.runtime.events import (
-    AdviceAcknowledged,
     CallEnded,
     ChildEnded,
     ChildStarted,
     CompletionChecked,
     ContextCompacted,
-    EscalationTaken,
     ItemEnded,
     ManyStarted,
     ModelFailed,
     ModelReplied,
     ModelSwitched,
     NoticeAppended,
-    ObserversRan,
     ReducerFailed,
     RunEnded,
+    RunResumed,
     RunStarted,
-    SourceRan,
 )
 from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import Decision, SafetyEvent
-from watchkeeper.store.run_index import untyped
+from watchkeeper.store.older_store import EventsMissing
+from watchkeeper.store.plain_json import untyped
 from watchkeeper.tools.context import ToolInvoked, ToolOutcome
 from watchkeeper.tools.values import ToolResult
 
@@ -114,7 +114,7 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
         ),
         (
             CallEnded("tool", "/v1/images", "", "halted", TokenUsage(), 0, 0.0, "step_limit_exceeded", None, "n", AT),
-            ("●", "call", "/v1/images: refused, step_limit_exceeded"),
+            ("●", "call", "/v1/images: refused, step limit"),
         ),
         (
             ModelSwitched(1, "a:b", "c:d", "auth", "no key", AT),
@@ -128,7 +128,7 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
         (CompletionChecked("rejected", "no file", AT), ("✗", "rejected", "no file")),
         (CompletionChecked("verified", "", AT), ("✓", "verified", "")),
         (CompletionChecked("unverified", "it failed", AT), ("?", "unverified", "it failed")),
-        (SafetyEvent("timeout", Decision.HALT, "It is over.", "gate", ts=AT), ("■", "timeout", "It is over.")),
+        (SafetyEvent("timeout", Decision.HALT, "It is over.", "gate", ts=AT), ("■", "deadline", "It is over.")),
         (
             ObserversRan(
                 9,
@@ -166,6 +166,7 @@ def invoked(params: Any, outcome: ToolOutcome, said: str) -> ToolInvoked:
         (ItemEnded(0, "a.txt", ID, "Done.", None, AT), ("✓", "a.txt", "Done.")),
         (ItemEnded(0, "a.txt", ID, "Over.", Stop("timeout", "gate", "x"), AT), ("✗", "a.txt", "Over.")),
         (SliceEdited(FileTicket, "seed", (FileTicket("x"),)), ("·", "seed FileTicket", '[{"queue": "x", "tags": []}]')),
+        (EventsMissing(5, 1007), ("!", "missing", "events 5 to 1,007 are missing in the record")),
         (FileTicket("x"), ("·", tag_of(FileTicket), '{"queue": "x", "tags": []}')),
     ],
 )
@@ -258,6 +259,21 @@ def test_a_single_run_has_a_head_and_its_lines_under_it() -> None:
     run_id = uuid4()
     lines = printed((run_id, begun()), (run_id, NoticeAppended("now", AT)))
     assert lines == ["n/k with m", "limits: turns 3", "  → told the agent  now"]
+
+
+def resumed(run_id: UUID, *items: str, item: str | None = None) -> RunResumed:
+    """Return that a run, or one item of it, goes on."""
+    return RunResumed(run_id, 3, "turns 3", Limits(), None, Usage(), (), 1.0, AT, items=items, item=item)
+
+
+def test_the_lines_of_an_item_that_goes_on_have_its_label() -> None:
+    whole, first, second = uuid4(), uuid4(), uuid4()
+    happened = [(whole, resumed(whole, "a.txt", "b.txt")), (first, resumed(first, item="a.txt"))]
+    lines = printed(*happened, (second, begun("b.txt")), (first, NoticeAppended("now", AT)))
+    assert lines[1].startswith("a.txt  ↻ resumed  after event 3; used so far: 0 tokens, $0.00; limits: turns 3")
+    assert lines[-1] == "a.txt  → told the agent  now"
+    alone = printed((whole, resumed(whole, "a.txt")), (first, resumed(first, item="a.txt")))
+    assert alone[1] == "▸ a.txt"
 
 
 def test_the_head_names_who_takes_over() -> None:

@@ -183,7 +183,7 @@ def test_a_defect_of_ours_shows_its_traceback_harmlessly(cli: CommandLine, monke
     def fail(*_: object) -> None:
         raise ZeroDivisionError("\x1b[2J")
 
-    monkeypatch.setattr("watchkeeper.cli.report.print_runs", fail)
+    monkeypatch.setattr("watchkeeper.cli.stored.listing.print_runs", fail)
     cli.run("--store", "runs.db", "-p", "folder=x")
     said = cli("runs", "--store", "runs.db")
     assert said.code == 1

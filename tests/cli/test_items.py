@@ -202,7 +202,8 @@ def test_a_batch_of_two_hundred_with_ten_bad_ones_ends_with_a_screenful_and_exit
     assert counts[4].startswith("95 of 200 done, 5 not done, $0.00, about ")
     assert counts[-1] == "190 of 200 done, 10 not done, $0.00"
     assert [line.split()[0] for line in lines if "✗" in line] == [f"names.txt:{20 * n + 8}" for n in range(10)]
-    assert lines[-2].startswith("190 of 200 items done")
+    assert lines[-3].startswith("190 of 200 items done")
+    assert lines[-1].startswith("what failed: watchkeeper runs --failed --parent ")
 
 
 SLOW = (
@@ -248,10 +249,22 @@ def test_quiet_prints_only_the_end(cli: CommandLine) -> None:
     cli.write(BATCH)
     write(cli, names_txt=NAMES)
     lines = cli.run("--each", "lines:names.txt", "--quiet").out.splitlines()
-    assert len(lines) == 14
+    assert len(lines) == 15
     assert lines[0] == ""
-    assert lines[-2].startswith("190 of 200 items done")
+    assert lines[-3].startswith("190 of 200 items done")
+    assert lines[-1].startswith("what failed: watchkeeper runs --failed --parent ")
     assert cli.run("-p", "folder=x", "-q").out.splitlines()[1] == "Result"
+
+
+def test_a_limit_that_was_reached_by_failing_calls_is_said_with_them(cli: CommandLine) -> None:
+    failing = AGENT.replace('print("the tool speaks")', 'raise KeyError("A-117 of account-27182818284590")')
+    failing += 'from watchkeeper.core.secrets import hold\nhold("account-27182818284590")\n'
+    cli.write(failing + 'SCRIPT = lambda request: Call("look", {"path": "a"})\n')
+    write(cli, names_txt="one\n")
+    out = cli.run("--each", "lines:names.txt", "-q", "--max-turns", "4").out
+    assert "✗  The run reached its limit of 4 turns. Its last 3 calls of look failed: " in out
+    assert "KeyError: 'A-117 of " in out
+    assert "27182818284590" not in out
 
 
 def test_of_many_failures_the_first_are_listed_and_the_rest_counted(cli: CommandLine) -> None:

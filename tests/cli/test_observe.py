@@ -36,6 +36,18 @@ def test_a_run_in_circles_would_have_been_told_so(circling: CommandLine) -> None
     assert any("look(path='a')" in line for line in lines)
 
 
+def test_one_stall_is_told_as_often_as_a_run_would_tell_its_agent(cli: CommandLine) -> None:
+    observers = "observers=(ObserverConfig(StallDetector(), ObserverTrigger(on_every_call=True)),)"
+    watched = IN_CIRCLES.replace("* 8", "* 40").replace("sections=(task,)", f"sections=(task,), {observers}")
+    cli.write("from watchkeeper.observers import ObserverConfig, ObserverTrigger, StallDetector\n" + watched)
+    cli.run(*FOLDER)
+    events = [json.loads(line) for line in cli("show", run_id(cli), "--json").out.splitlines()]
+    told = [each["event"]["call_index"] for each in events if each["tag"] == "observers_ran" and each["event"]["text"]]
+    lines = cli("observe", run_id(cli), "--json").out.splitlines()
+    assert [json.loads(line)["call"] for line in lines] == told
+    assert 1 < len(told) < 8
+
+
 def test_nothing_is_said_of_a_run_that_gets_on(cli: CommandLine) -> None:
     cli.run(*FOLDER)
     (line,) = cli("observe", run_id(cli)).out.splitlines()

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
-from tests.cli.support import CommandLine
+import pytest
+
+from tests.cli.support import CommandLine, damage, rewritten
+from watchkeeper.store.run_store import store_path
 
 AGENT = '''
 from watchkeeper import Agent, tool
@@ -35,6 +39,13 @@ def recorded(cli: CommandLine) -> str:
     return str(json.loads(cli("runs", "--json").out)[0]["run_id"])
 
 
+def recorded_in(cli: CommandLine) -> tuple[str, Path]:
+    """Run the agent; return the id of the run and its file."""
+    run_id, store = recorded(cli), store_path("default")
+    assert store is not None
+    return run_id, store / "runs" / f"{run_id}.jsonl"
+
+
 def test_the_exit_code_says_whether_something_differs(cli: CommandLine) -> None:
     run_id = recorded(cli)
     same = cli("replay", run_id[:8])
@@ -52,11 +63,70 @@ def test_the_exit_code_says_whether_something_differs(cli: CommandLine) -> None:
     assert [each["kind"] for each in found["differences"]] == ["tools", "call", "call", "call"]
 
 
+@pytest.mark.parametrize(
+    ("tag", "old", "new"),
+    [
+        ("run_opened", '"params":\\[', '"params":null,"was":['),
+        ("run_opened", '"each":\\[[^]]*\\]', '"each":7'),
+        ("run_opened", '"params":\\[\\](?=,"variables")', '"params":{"$type":"tuple","items":[1]}'),
+        ("prompt_rendered", '"messages":{"\\$type":"tuple","items":\\[.*?\\]}', '"messages":"hello"'),
+    ],
+)
+def test_values_of_other_types_under_a_right_checksum_are_said_in_one_line(
+    cli: CommandLine, tag: str, old: str, new: str
+) -> None:
+    run_id, path = recorded_in(cli)
+    damage(path, tag, lambda line: rewritten(line, old, new))
+    for command in ("replay", "resume"):
+        said = cli(command, run_id)
+        assert said.code == 2
+        assert said.err.splitlines()[-1].startswith("error: ")
+        assert "Traceback" not in said.err
+
+
+OF_REPLIES = '"slice_type":{"$type":"type","value":"model_replied"}'
+CHANGE = f'{{"$type":"watchkeeper:slice_change",{OF_REPLIES},"op":"extend","items":[1]}}'
+NESTED: dict[str, tuple[str, str, str]] = {
+    "a text of the prompt": ("prompt_rendered", '(?<="\\$type":"watchkeeper:system_message","text":)"[^"]*"', "null"),
+    "the parts of a message": ("prompt_rendered", '(?<="parts":){.*?\\]}', "7"),
+    "a part": ("prompt_rendered", '(?<="\\$type":"tuple","items":\\[){[^{}]*}(?=\\]})', '{"a":1}'),
+    "a text of a part": ("prompt_rendered", '(?<="\\$type":"watchkeeper:text_part","text":)"[^"]*"', "true"),
+    "calls of tools": ("model_replied", '"tool_calls":\\[', '"tool_calls":7,"was":['),
+    "what the model said": (
+        "model_replied",
+        '"message":{',
+        '"message":{"$type":"watchkeeper:text_part","text":3},"was":{',
+    ),
+    "what a tool got": ("tool_invoked", '"call_id":"[^"]*"', '"call_id":{"$type":"tuple","items":[]}'),
+    "what a slice became": ("model_replied", '"body":{', '"changes":[{"$type":"tuple","items":[1]}],"body":{'),
+    "an item of a slice": ("model_replied", '"body":{', f'"changes":[{CHANGE}],"body":{{'),
+}
+
+
+@pytest.mark.parametrize(("tag", "old", "new"), NESTED.values(), ids=NESTED)
+def test_a_value_of_another_type_inside_of_a_value_is_said_in_one_line(
+    cli: CommandLine, tag: str, old: str, new: str
+) -> None:
+    run_id, path = recorded_in(cli)
+    path.write_bytes(b"".join(line for line in path.read_bytes().splitlines(keepends=True) if b"run_ended" not in line))
+    damage(path, tag, lambda line: rewritten(line, old, new))
+    for command in ("replay", "resume"):
+        said = cli(command, run_id)
+        assert said.code in (1, 2)
+        assert "cannot be read" in said.out + said.err
+        assert "Traceback" not in said.out + said.err
+        assert tag in said.out + said.err
+
+
 def test_a_fork_is_a_new_run_and_says_of_which(cli: CommandLine) -> None:
     run_id = recorded(cli)
     events = [json.loads(line) for line in cli("show", run_id, "--json").out.splitlines()]
     at = next(each["seq"] for each in events if each["tag"] == "tool_invoked")
-    assert cli("replay", run_id, "--fork", str(at), "--max-turns", "9", "--quiet").code == 0
+    said = cli("replay", run_id, "--fork", str(at), "--max-turns", "9")
+    assert said.code == 0
+    assert f"forked from the run {run_id} after its event {at}; files are not set back to that time" in " ".join(
+        said.out.split()
+    )
     newest, oldest = json.loads(cli("runs", "--json").out)
     assert oldest["run_id"] == run_id
     assert newest["usage"]["tool_calls"] == 2

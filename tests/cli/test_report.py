@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,12 +16,13 @@ from tests.cli.support import AGENT, CommandLine
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.cli.console import PlainConsole
-from watchkeeper.cli.report import print_runs
+from watchkeeper.cli.stored.listing import print_runs
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.ids import SYSTEM_IDS, root_run_context
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
 from watchkeeper.runtime.events import RunStarted
 from watchkeeper.session.log import Envelope
+from watchkeeper.store.items import Item
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.ledger_checks import CENT
 
@@ -38,11 +40,13 @@ class Strange:
 def test_runs_lists_the_newest_first(cli: CommandLine) -> None:
     cli.run(*FOLDER)
     cli.run("--max-turns", "1", *FOLDER)
-    head, *rows = cli("runs").out.splitlines()
+    head, *rows, totals = cli("runs").out.splitlines()
     assert head.split() == ["run", "started", "(UTC)", "prompt", "model", "state", "cost", "took"]
-    assert ["turn_limit_exceeded" in row for row in rows] == [True, False]
+    assert ["turn limit" in row for row in rows] == [True, False]
     assert all("tests/triage  scripted:scripted" in row for row in rows)
-    assert len(cli("runs", "--limit", "1").out.splitlines()) == 2
+    assert totals.startswith("2 runs: 1 done, 1 not done; 360 tokens, $0.00, ")
+    _, _, totals = cli("runs", "--limit", "1").out.splitlines()
+    assert totals.startswith("1 of 2 runs: 1 done, 1 not done; 360 tokens, ")
 
 
 def test_runs_as_json_are_the_rows(cli: CommandLine) -> None:
@@ -58,7 +62,7 @@ def test_runs_as_json_are_the_rows(cli: CommandLine) -> None:
 def test_a_run_says_the_same_in_json_at_its_end_and_from_the_store(cli: CommandLine, more: tuple[str, ...]) -> None:
     ended = json.loads(cli.run("--json", *more, *FOLDER).out)
     (stored,) = json.loads(cli("runs", "--json").out)
-    assert stored.keys() - ended.keys() == {"parent_id", "items", "items_done", "ended_at"}
+    assert stored.keys() - ended.keys() == {"parent_id", "items", "items_done", "ended_at", "running", "process"}
     assert {key: ended[key] for key in stored.keys() & ended.keys()} == {
         key: stored[key] for key in stored.keys() & ended.keys()
     }
@@ -144,21 +148,24 @@ def test_a_run_that_has_not_ended_says_so_and_shows_what_it_has(cli: CommandLine
     run_id, at = uuid4(), datetime(2026, 11, 21, tzinfo=UTC)
     start = RunStarted(root_run_context(SYSTEM_IDS.uuid(), SYSTEM_IDS), "n/k", "m", "none", None, at)
     with RunStore("runs.db") as store:
-        store.append([(run_id, Envelope(1, at, start)), (run_id, Envelope(2, at, Strange("thing")))])
+        store.append([Item(run_id, Envelope(1, at, start)), Item(run_id, Envelope(2, at, Strange("thing")))])
         said = cli("show", str(run_id), "--store", "runs.db")
-        assert said.out.splitlines()[-1] == "It is still running."
+        assert said.out.splitlines()[-1] == f"It is still running in process {os.getpid()}."
         assert '· tests.cli.test_report:Strange  {"what": "thing"}' in said.out
-        assert "running" in cli("runs", "--store", "runs.db").out
+        assert f"running, process {os.getpid()}" in cli("runs", "--store", "runs.db").out
     said = cli("show", str(run_id), "--store", "runs.db")
-    assert said.out.splitlines()[-1] == "Interrupted: its process ended before the run did."
+    assert said.out.splitlines()[-2:] == [
+        "Interrupted: its process ended before the run did.",
+        f"go on with: watchkeeper resume {str(run_id)[:8]} --store runs.db",
+    ]
     assert '· tests.cli.test_report:Strange  {"what": "thing"}' in said.out
-    assert "interrupted" in cli("runs", "--store", "runs.db").out
+    assert "process died" in cli("runs", "--store", "runs.db").out
 
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["show", "ffff"], "no run whose id begins with 'ffff'; 'watchkeeper runs' lists them"),
+        (["show", "ffff"], "no run whose id begins with 'ffff'; 'watchkeeper runs --store "),
         (["show", ""], "no run whose id begins with ''"),
         (["runs", "--store", "nowhere.db"], "there is no store nowhere.db yet"),
         (["show", "ff", "--store", "."], ". is not the folder of a store; name another one"),

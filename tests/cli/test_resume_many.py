@@ -55,3 +55,21 @@ def test_items_that_are_not_done_are_done_and_the_others_are_kept(cli: CommandLi
     listed = json.loads(cli("runs", "--json").out)
     assert [(run["run_id"], run["items_done"]) for run in listed] == [(run_id, 3)]
     assert cli("resume", run_id).code == 2
+
+
+def test_limits_named_at_a_resume_hold_for_those_that_follow(cli: CommandLine) -> None:
+    """Also where the command that began the run has named others."""
+    cli.write(AGENT)
+    broken = cli.folder / "a.broken"
+    broken.touch()
+    (cli.folder / "names.txt").write_text("a\nb\n")
+    begun = cli.run(
+        "--json", "--each", "lines:names.txt", "--concurrency", "1", "--max-steps", "40", "--max-turns", "7"
+    )
+    run_id = json.loads(begun.out)["run_id"]
+    assert cli("resume", run_id, "--max-steps", "9", "--max-tokens", "500000").code == 3
+    broken.unlink()
+    assert cli("resume", run_id).code == 0
+    shown = map(json.loads, cli("show", run_id, "--json").out.splitlines())
+    told = [each["event"]["limit_values"] for each in shown if each["tag"] == "run_resumed"]
+    assert [(each["max_steps"], each["max_turns"], each["max_total_tokens"]) for each in told] == [(9, 7, 500_000)] * 2

@@ -17,7 +17,8 @@ import pytest
 from tests.cli.support import AGENT, CommandLine, Processes
 from watchkeeper.cli.running import print_json
 from watchkeeper.runtime.events import ModelReplied
-from watchkeeper.store.run_store import Item, RunStore
+from watchkeeper.store.items import Item
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import say
 
@@ -264,6 +265,25 @@ def test_without_a_model_it_says_where_to_name_one(cli: CommandLine) -> None:
     assert "--model, WATCHKEEPER_MODEL" in said.err
 
 
+@pytest.mark.parametrize("model", ["script", "scriptd", "Scripted", "scripted:x"])
+def test_a_model_that_is_nearly_scripted_is_told_so(cli: CommandLine, model: str) -> None:
+    said = cli.refused(*FOLDER, model=model)
+    assert f"there is no model {model!r}; did you mean 'scripted'? write " in said
+    assert said.endswith("or 'scripted' for the fixed replies of the agent's file")
+
+
+def test_a_script_takes_over_from_no_model(cli: CommandLine) -> None:
+    said = cli.refused(*FOLDER, "--fallback", "scripted", model="openai:x")
+    assert "--fallback scripted cannot be" in said
+
+
+def test_a_script_that_is_too_short_charges_nothing_for_the_turn_it_lacks(cli: CommandLine) -> None:
+    cli.write(AGENT.replace(", last_words]", "]"))
+    result = json.loads(cli.run(*FOLDER, "--json").out)
+    assert "the script has 1 step, and turn 2 was asked for; add a step" in result["sentence"]
+    assert (result["tokens"], result["usage"]["presumed"]["calls"]) == (120, 0)
+
+
 def test_the_scripted_model_needs_a_script(cli: CommandLine) -> None:
     cli.write(AGENT.replace("SCRIPT =", "OTHER ="))
     assert "needs a SCRIPT in" in cli.refused(*FOLDER)
@@ -326,7 +346,7 @@ def test_one_ceiling_holds_over_all_and_what_is_left_is_marked(cli: CommandLine)
     result = as_json(cli, *EACH, "--max-steps", "2", "--concurrency", "1", code=3)
     assert [item["ok"] for item in result["results"]] == [True, True, False, False]
     out = cli.run(*EACH, "--max-steps", "2", "--concurrency", "1").out
-    assert "3.txt  ✗  Not started: " in out
+    assert "3.txt  ✗  Not started\n" in out
     assert "2 of 4 items done" in out
 
 
@@ -489,6 +509,23 @@ def test_a_store_that_is_deleted_in_the_middle_is_said_at_once_and_at_the_end(
 
 def test_what_a_failing_store_leads_to_has_two_choices(cli: CommandLine) -> None:
     assert "--on-store-failure: 'panic' must be stop or go_on" in cli.refused("--on-store-failure", "panic", *FOLDER)
+
+
+@pytest.mark.skipif(not hasattr(os, "fdatasync"), reason="this system has another call")
+def test_a_run_waits_for_the_disk_if_that_is_wanted(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", calls.append)
+    said = json.loads(cli.run("--json", "--store", "runs", *FOLDER).out)
+    assert (said["ok"], calls) == (True, [])
+    said = json.loads(cli.run("--json", "--store", "runs", "--durability", "power", *FOLDER).out)
+    assert said["ok"]
+    assert len(calls) > 3
+    calls.clear()
+    monkeypatch.setenv("WATCHKEEPER_DURABILITY", "power")
+    assert cli.run("--store", "runs", *FOLDER).code == 0
+    assert len(calls) > 3
+    wrong = "--durability: 'disk' must be process or power"
+    assert wrong in cli.refused("--durability", "disk", *FOLDER)
 
 
 SAYS_A_KEY = """

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,7 @@ def test_prune_deletes_what_is_old_and_says_how_much(cli: CommandLine, run_id: s
     assert cli("show", run_id).code == 0
     assert cli("store", "prune", "--older", "1ms").out == f"deleted 1 run, {size / 1000:.1f} kB, from runs\n"
     assert cli("runs").out == "no runs in runs\n"
+    assert "'30' names no unit; write '30h' for hours" in cli("store", "prune", "--older", "30").err
     refused = cli("store", "prune", "--older", "soon")
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert "--older='soon' is not a duration" in refused.err
@@ -112,6 +115,20 @@ def test_an_older_store_is_told_and_brought_in(cli: CommandLine, older: Path, ru
     assert cli("show", run_id, "--store", "old.sqlite3").out == cli("show", run_id).out
     resumed = cli("resume", run_id, "--store", "old.sqlite3")
     assert resumed.code == 2
+
+
+def test_what_is_missing_in_an_older_store_is_said(cli: CommandLine, older: Path, run_id: str) -> None:
+    with closing(sqlite3.connect(older)) as connection:
+        connection.execute("DELETE FROM events WHERE seq BETWEEN 4 AND 6")
+        connection.commit()
+    done = cli("store", "import", "old.sqlite3", "--store", "other")
+    assert done.code == 0
+    assert done.out.splitlines()[0] == f"missing  {run_id}: events 4 to 6 are not in the older store"
+    shown = cli("show", run_id, "--store", "other")
+    assert shown.code == 0
+    assert "! missing  events 4 to 6 are missing in the record" in shown.out
+    assert shown.out.splitlines()[-1] == cli("show", run_id, "--store", "runs").out.splitlines()[-1]
+    assert cli("store", "check", "--store", "other").code == 0
 
 
 def test_an_older_store_is_brought_into_another_folder(cli: CommandLine, older: Path, run_id: str) -> None:

@@ -6,13 +6,18 @@ interpreter does before the first import (closed streams, encodings) start one o
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
 import signal
 import socket
 import sys
+from functools import cache
 from typing import TypedDict
+from unittest.mock import patch
+
+import typer.main
 
 IMPORTED = (
     "pydantic.type_adapter",
@@ -20,6 +25,9 @@ IMPORTED = (
     "watchkeeper.local.model",
     "watchkeeper.ledgers.sqlite_ledger",
 )
+
+command_of = cache(typer.main.get_command)
+"""What typer makes of the commands' functions for each call: where several are called, all would wait for it."""
 
 
 class Command(TypedDict):
@@ -36,7 +44,11 @@ def main() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     from watchkeeper.cli.entry import main as run
+    from watchkeeper.cli.main import app
 
+    command_of(app)
+    patch.object(typer.main, "get_command", command_of).start()
+    gc.freeze()
     control = socket.socket(fileno=int(sys.argv[1]))
     while True:
         data, streams, *_ = socket.recv_fds(control, 1 << 20, 3)

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, Unpack, cast
 
 from watchkeeper.app.options import RunOptions, TaskOptions, brief, check_arguments, check_left_to_agent
-from watchkeeper.app.resume import ForkOptions, ResumeOptions, afork, aresume, fork, resume
-from watchkeeper.app.resume_many import ResumeManyOptions, aresume_many, resume_many
+from watchkeeper.app.resume import ForkOptions, ResumeManyOptions, ResumeOptions, afork, aresume, aresume_many
+from watchkeeper.app.resume import fork, resume, resume_many
 from watchkeeper.app.replay import ReplayOptions, areplay, replay
 from watchkeeper.app.run import arun, arun_many, run, run_many
 from watchkeeper.accounting.limits import Limits

@@ -30,7 +30,9 @@ from watchkeeper.app.options import RunOptions
 from watchkeeper.app.prices import check_priced, price_of
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, UnknownModelError, UnpricedModelError
+from watchkeeper.accounting.account import Account, shared_account
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.asking.provider_work import check_extra_is_bounded
 from watchkeeper.core.model import Model, ModelSettings
 from watchkeeper.core.secrets import hold_url
 from watchkeeper.core.workers import run_in_worker
@@ -80,8 +82,12 @@ def model_from(text: str) -> Model:
     return model_class(name)
 
 
-def check_model_text(text: str) -> None:
+def check_model_text(text: str, also: str = "") -> None:
     """Refuse a text that names no model; nothing is imported or opened, and keys are not looked for.
+
+    Args:
+        text: The text.
+        also: A word that the caller understands besides, to be named in the message; empty for none.
 
     Raises:
         UnknownModelError: If it names none; the message lists the forms.
@@ -96,11 +102,12 @@ def check_model_text(text: str) -> None:
         return
     provider, _, name = text.partition(":")
     if provider not in PROVIDERS:
-        near = difflib.get_close_matches(provider, PROVIDERS, n=1)
+        near = difflib.get_close_matches(provider.lower(), [*PROVIDERS, *filter(None, (also,))], n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        if provider == "scripted":
+        if provider == "scripted" and not also:
             hint = "a script cannot be named by a string, pass ScriptedModel([...]); "
-        raise UnknownModelError(f"there is no model {text!r}; {hint}{HELP}")
+        forms = f"{HELP}, or {also!r} for the fixed replies of the agent's file" if also else HELP
+        raise UnknownModelError(f"there is no model {text!r}; {hint}{forms}")
     if not name and provider != "local":
         raise UnknownModelError(f"{text!r} names no model of {provider}; {HELP}")
 
@@ -189,11 +196,13 @@ def models_of_run(
     models = [_made(stack, each, make) for each in named]
     shield, clock = options.get("shield"), options.get("clock", SYSTEM_CLOCK)
     asked, prices = options.get("settings", ModelSettings()), options.get("prices")
+    account = Account(limits, shared_account(limits))
 
     def priced(each: Model, own: PricedModel | None = None) -> PricedModel:
         settings = settings_for(each, models[0], asked) if own is None else own.settings
         price = (own and own.price) or price_of(each, prices, settings, clock)
         check_priced(each, price, limits)
+        check_extra_is_bounded(settings, account, each.name)
         check_reachable(each, shield)
         return PricedModel(each, price, settings)
 
@@ -278,7 +287,9 @@ def checked_fallback(fallback: object, model: Model | str) -> tuple[Model | str,
 
 def settings_for(model: Model, first: Model, settings: ModelSettings) -> ModelSettings:
     """Return the settings for a model, without the extra fields that belong to another provider."""
-    return settings if model.provider == first.provider or not settings.extra else replace(settings, extra={})
+    if model.provider == first.provider or not settings.extra:
+        return settings
+    return replace(settings, extra={}, extra_max_tokens=None)
 
 
 def _made(stack: AsyncExitStack, named: Model | str, make: Callable[[str], Model] | None) -> Model:

@@ -17,6 +17,9 @@ from typing import Any, Final, Literal, TypedDict, cast, get_args
 from uuid import UUID
 
 from watchkeeper.accounting.ledger import Ledger
+from watchkeeper.app.telling.notify import Notify
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.tracing import Tracer
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.core.ids import IdSource
@@ -34,6 +37,7 @@ from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.disk.power import DURABILITIES, Durability
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.resources import Resources
@@ -141,9 +145,16 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     "on_event": _LISTENER,
     "on_record": _LISTENER,
+    "notify": Rule(_any_of(Notify), "a Notify, for example Notify('https://example.org/hook', on='warning,80%')", True),
+    "telemetry": Rule(_with("enter", "following"), "a Telemetry, for example watchkeeper.telemetry.Telemetry()", True),
+    "traceparent": Rule(_any_of(str), "text such as '00-<32 hex digits>-<16 hex digits>-01'", True),
+    "on_open": Rule(callable, "a function of the run's ExecutionContext"),
     "store": Rule(_any_of(str, Path, RunStore), "a path, an open RunStore, or None for no store", True),
     "on_store_failure": Rule(
         lambda value: isinstance(value, str) and value in STORE_CHOICES, " or ".join(map(repr, STORE_CHOICES))
+    ),
+    "durability": Rule(
+        lambda value: isinstance(value, str) and value in DURABILITIES, " or ".join(map(repr, DURABILITIES)), True
     ),
     "ledger": Rule(_is_ledger, "a path or an open ledger; leave it out for the usual one"),
     "raise_on_stop": Rule(_any_of(bool), "True or False"),
@@ -279,12 +290,22 @@ class RunOptions(TypedDict, total=False):
             callables run on a worker thread.
         on_record: Like ``on_event``, with more data: gets the id of the run and the envelope of every event, so that
             the runs of `run_many` can be told apart; no text deltas.
+        on_open: Called with the gate of the run before anything is spent. Its figures (``budget_status()``, ``left()``,
+            ``usage``) may be read from any thread while the run goes on. It is sync and called on the run's loop; if it
+            raises, so does the run.
+        notify: Who is told about the run while it goes on, and of what: a `Notify`.
+        telemetry: Makes OpenTelemetry spans and metrics of the run: a `watchkeeper.telemetry.Telemetry`. Runs that are
+            started inside the run, and its subagents, are traced too.
+        traceparent: The span of a caller (W3C trace context) below which the trace of the run goes on; by default the
+            current span of OpenTelemetry, if the program uses that.
         on_context_full: When the model's context is full, ``compact`` summarises the conversation and goes on, ``land``
             (the default) takes a last turn, ``stop`` ends at once.
         store: Where the run is written while it goes on: the user's data folder by default, a path, or None.
         on_store_failure: When a write to the store has failed for 60 s, ``stop`` (the default) ends the run, with a
             last turn, because a run without a record can neither be inspected nor resumed; ``go_on`` goes on without
             the record, and the result's ``not_stored`` says so.
+        durability: What the record survives: with ``process`` the death of the process, with ``power`` that of the
+            machine, too; what waits for the record then waits for the disk. By default what the store was opened with.
         on_ask: What happens to a tool call about which a person is to be asked, where nobody answers: ``deny`` (the
             default); or ``park``, or a `Park` with an expiry: the run ends and waits for the answer, see
             docs/recovery.md. It needs a store.
@@ -308,9 +329,14 @@ class RunOptions(TypedDict, total=False):
     filesystem: Filesystem
     on_event: Callable[[Any], Any]
     on_record: Callable[[UUID, Envelope], Any]
+    on_open: Callable[[ExecutionContext], Any]
+    notify: Notify | None
+    telemetry: Tracer | None
+    traceparent: str | None
     on_context_full: OnContextFull
     store: RunStore | StoreLike
     on_store_failure: OnStoreFailure
+    durability: Durability | None
     on_ask: Park | OnAsk
     ledger: Ledger | LedgerLike
     raise_on_stop: bool

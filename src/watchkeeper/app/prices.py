@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -16,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import UnpricedModelError
 from watchkeeper.accounting.limits import AccountLimit, Limits
-from watchkeeper.core.model import ModelSettings
-from watchkeeper.core.usage import FREE, ModelPrice, Rate, dearer, dearer_rate
+from watchkeeper.core.model import ModelSettings, extra_fields
+from watchkeeper.core.usage import FREE, RATES, ModelPrice, Rate, dearer, dearer_rate
 
 if TYPE_CHECKING:
     from watchkeeper.contained_sdk.calls import PriceOf
@@ -43,6 +44,12 @@ ALIASES: Final[Mapping[str, str]] = {
 }
 """LiteLLM's names of providers that have another name in the list."""
 
+FOR_AN_HOUR: Final = ("'ttl': '1h'", '"ttl": "1h"')
+"""How fields of a request, and JSON in them, ask for caches that live for an hour."""
+
+ANYWHERE: Final = (None, "global", "not_available")
+"""Places of inference (``inference_geo``) that cost nothing more. The list does not have what the others cost."""
+
 Prices = Mapping[str, ModelPrice]
 """The user's own prices, by ``provider:model`` or by the model's name alone."""
 
@@ -58,23 +65,30 @@ def price_of(
     Args:
         model: The model that answers. A model that says ``cache = "1h"`` pays for caches of that life.
         prices: The caller's own prices; they win.
-        settings: Its settings; ``extra`` may choose a more expensive service tier.
+        settings: Its settings; ``extra`` may choose a more expensive service tier, or caches that live for an hour.
         clock: Tells which of the listed prices are in force.
     """
-    own = own_price(prices or {}, model.provider, model.name)
+    extra = extra_fields(settings)
+    long_cache = getattr(model, "cache", None) == "1h" or any(asked in repr(extra) for asked in FOR_AN_HOUR)
+    own = own_price(prices or {}, model.provider, model.name, long_cache=long_cache)
     if own is not None:
         return own
     if model.free:
         return FREE
-    wishes = {name: value for name, value in settings.extra.items() if isinstance(value, str)}
-    return listed_price(
-        model.provider, model.name, wishes, long_cache=getattr(model, "cache", None) == "1h", clock=clock
-    )
+    wishes = {name: value for name, value in extra.items() if isinstance(value, str)}
+    return listed_price(model.provider, model.name, wishes, long_cache=long_cache, clock=clock)
 
 
-def own_price(prices: Prices, provider: str, name: str) -> ModelPrice | None:
-    """Return the price that the caller gives for a model, by ``provider:model`` or else by its name."""
-    return prices.get(f"{provider}:{name}") or prices.get(name)
+def own_price(prices: Prices, provider: str, name: str, *, long_cache: bool) -> ModelPrice | None:
+    """Return the price that the caller gives for a model, by ``provider:model`` or else by its name.
+
+    If it does not say what Anthropic takes for writing to a cache, that is 1.25 times the input's rate, or twice where
+    caches live for an hour (https://platform.claude.com/docs/en/build-with-claude/prompt-caching).
+    """
+    own = prices.get(f"{provider}:{name}") or prices.get(name)
+    if own is None or own.cache_write is not None or provider != "anthropic":
+        return own
+    return replace(own, cache_write=_raised(own.input, 200 if long_cache else 125))
 
 
 def listed_price(
@@ -118,7 +132,18 @@ def listed_price(
     different: dict[str, Any] = {repr(each): each for each in listed}
     if "audio" in kinds and "audio" in name and any(each.input_audio_mtok is None for each in different.values()):
         return None  # sound costs such a model many times what text costs, and the list does not say how much
-    return _dearest(_translated(each, long_cache, replies, kinds) for each in different.values())
+    price = _dearest(_translated(each, long_cache, replies, kinds) for each in different.values())
+    if price is None or (wishes or {}).get("inference_geo") in ANYWHERE:
+        return price
+    # What must be done in one place costs 1.1 times as much at Anthropic
+    # (https://platform.claude.com/docs/en/build-with-claude/data-residency).
+    raised: dict[str, Any] = {name: _raised(rate, 110) for name in RATES if (rate := getattr(price, name)) is not None}
+    return replace(price, **raised)
+
+
+def _raised(rate: Rate, percent: int) -> Rate:
+    """Return this part of a rate, rounded up."""
+    return Rate(-(-rate.base * percent // 100), tuple((start, -(-more * percent // 100)) for start, more in rate.tiers))
 
 
 def _translated(listed: Any, long_cache: bool, replies: bool, kinds: Iterable[str]) -> ModelPrice | None:
@@ -132,6 +157,8 @@ def _translated(listed: Any, long_cache: bool, replies: bool, kinds: Iterable[st
         if (rate := _rate(getattr(listed, f"input_{kind}_mtok", None))) is not None:
             fresh, read = dearer_rate(fresh, rate), _rate(getattr(listed, f"cache_{kind}_read_mtok", None))
             cached = None if cached is None or read is None else dearer_rate(cached, read)
+    for kind in ("image", "video"):  # models that draw do so unasked
+        output = dearer_rate(output, _rate(getattr(listed, f"output_{kind}_mtok", None)) or output)
     thinking = _rate(listed.output_reasoning_mtok)
     kept = _rate(listed.cache_write_mtok)
     if long_cache:
@@ -207,7 +234,7 @@ def lookup(prices: Prices, clock: Clock, outer: PriceOf | None = None) -> PriceO
     known: dict[tuple[Any, ...], ModelPrice | None] = {}
 
     def price_of(provider: str, model: str, sent: SentRequest) -> ModelPrice | None:
-        own = own_price(prices, provider, model)
+        own = own_price(prices, provider, model, long_cache=sent.long_cache)
         above = None if outer is None else outer(provider, model, sent)
         if own is not None:
             return own if above is None else dearer(own, above)

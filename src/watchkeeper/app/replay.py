@@ -22,7 +22,7 @@ from watchkeeper.core.model import Model, ModelReply, ModelRequest
 from watchkeeper.core.workers import run_in_worker
 from watchkeeper.local.files import BUNDLED_MODEL
 from watchkeeper.loop.replay import Difference, Replay, Replayed, replayed
-from watchkeeper.prompt.template import Prompt, PromptTemplate
+from watchkeeper.prompt.template import AnyPrompt
 from watchkeeper.runtime.events import RunOpened
 from watchkeeper.runtime.plan import OnContextFull, RunPlan, plan_for
 from watchkeeper.runtime.portal import PORTAL
@@ -51,23 +51,13 @@ class ReplayOptions(TypedDict, total=False):
     prepare: Callable[[Session], object]
 
 
-def replay(
-    run_id: str,
-    prompt: Prompt[Any] | PromptTemplate[Any],
-    *,
-    model: Model | str,
-    **options: Unpack[ReplayOptions],
-) -> Replayed:
+def replay(run_id: str, prompt: AnyPrompt[Any], *, model: Model | str, **options: Unpack[ReplayOptions]) -> Replayed:
     """Run the code of today against the record of a run, and return where it differs; see `areplay`."""
     return PORTAL.call(areplay(run_id, prompt, model=model, **options), "areplay")
 
 
 async def areplay(
-    run_id: str,
-    prompt: Prompt[Any] | PromptTemplate[Any],
-    *,
-    model: Model | str,
-    **options: Unpack[ReplayOptions],
+    run_id: str, prompt: AnyPrompt[Any], *, model: Model | str, **options: Unpack[ReplayOptions]
 ) -> Replayed:
     """Run the code of today against the record of a run, and return where it differs.
 
@@ -86,12 +76,11 @@ async def areplay(
     check_keywords(options, ReplayOptions.__annotations__, ("model",))
     check_arguments({"prompt": prompt, "model": model})
     check_arguments({name: value for name, value in options.items() if name != "prepare"})
-    bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
     log, unreadable = await run_in_worker(on_record, options.get("store", DEFAULT), run_id)
     record = Replay(log, options.get("prepare"))
     record.differences += unreadable
     async with AsyncExitStack() as stack:
-        return await replayed(plan_of(stack, bound, model, options, record), record)
+        return await replayed(plan_of(stack, prompt, model, options, record), record)
 
 
 def on_record(where: RunStore | StoreLike, run_id: str) -> tuple[list[Envelope], list[Difference]]:
@@ -125,15 +114,15 @@ def on_record(where: RunStore | StoreLike, run_id: str) -> tuple[list[Envelope],
 
 
 def plan_of(
-    stack: AsyncExitStack, prompt: Prompt[Any], model: Model | str, options: ReplayOptions, record: Replay
+    stack: AsyncExitStack, prompt: AnyPrompt[Any], model: Model | str, options: ReplayOptions, record: Replay
 ) -> RunPlan[Any]:
     """Return the plan of the run with the code of today."""
-    prompt = as_bound(prompt, record.opened)
+    bound = as_bound(prompt, record.opened)
     given: RunOptions = {"fallback": options.get("fallback", ()), "shield": options.get("shield")}
-    models = models_of_run(stack, model, UNLIMITED, given, prompt.template, Named)
+    models = models_of_run(stack, model, UNLIMITED, given, bound.template, Named)
     make = partial(
         plan_for,
-        prompt,
+        bound,
         on_context_full=options.get("on_context_full", "land"),
         model=models.first,
         fallback=models.fallback,
@@ -141,7 +130,7 @@ def plan_of(
         escalations=models.escalations,
         child_models=models.children,
     )
-    plans = [make(prompt.render(output_in_prompt=described)) for described in forms(models.output_in_prompt, model)]
+    plans = [make(bound.render(output_in_prompt=described)) for described in forms(models.output_in_prompt, model)]
     return next((plan for plan in plans if record.has_messages(plan.prompt.messages)), plans[0])
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+from watchkeeper.app.telling.notify import END, Notify, kinds_of
 from watchkeeper.app.options import STORE_CHOICES, OnAsk, OnStoreFailure, renamed
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.accounting.limits import Limits
@@ -24,6 +25,7 @@ from watchkeeper.core.quantities import duration, path_from
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.runtime.parking import ASK_CHOICES, EXPIRY_CHOICES, OnExpiry, Park
 from watchkeeper.runtime.plan import CONTEXT_CHOICES, OnContextFull
+from watchkeeper.disk.power import DURABILITIES, Durability
 
 FIELDS: Final[Mapping[str, str]] = {
     "timeout": "deadline",
@@ -36,10 +38,14 @@ ACCOUNT: Final = ("account", "account_limit")
 
 CONTEXT_FULL: Final = "on_context_full"
 STORE_FAILURE: Final = "on_store_failure"
+DURABILITY: Final = "durability"
 ASKING: Final = ("on_ask", "ask_expires", "on_expiry")
 """What happens to a call about which a person is to be asked, and nobody answers; read together."""
 
-TEXTS: Final = ("model", "store", STORE_FAILURE, *ASKING, "ledger", CONTEXT_FULL, *ACCOUNT)
+NOTIFY: Final = ("notify", "notify_on")
+"""Where notices about a run go, and what for; read together."""
+
+TEXTS: Final = ("model", "store", STORE_FAILURE, DURABILITY, *ASKING, *NOTIFY, "ledger", CONTEXT_FULL, *ACCOUNT)
 PRICES: Final = "prices"
 RATES: Final[Mapping[str, str]] = {
     "input": "input_usd",
@@ -50,7 +56,7 @@ RATES: Final[Mapping[str, str]] = {
 """What a table under ``[tool.watchkeeper.prices]`` may hold: dollars per million tokens."""
 
 PREFIX: Final = "WATCHKEEPER_"
-OTHER_VARIABLES: Final = frozenset({"api_key", "run_id", "ok"})
+OTHER_VARIABLES: Final = frozenset({"api_key", "run_id", "ok", "notice"})
 """Variables with the prefix that are not settings: a server's key, and what ``--notify`` tells its command."""
 
 UNPLACED: Final = ("default", ":memory:")
@@ -218,6 +224,7 @@ def check_values(settings: Settings) -> None:
     context_full_from(settings)
     store_failure_from(settings)
     on_ask_from(settings)
+    notify_from(settings)
     prices_from(settings)
 
 
@@ -281,6 +288,15 @@ def store_failure_from(settings: Settings) -> OnStoreFailure | None:
     return cast("OnStoreFailure | None", _choice_from(settings, STORE_FAILURE, STORE_CHOICES))
 
 
+def durability_from(settings: Settings) -> Durability | None:
+    """Return what the record of a run is to survive, or None if it is not set.
+
+    Raises:
+        ConfigurationError: If it is none of the choices.
+    """
+    return cast("Durability | None", _choice_from(settings, DURABILITY, DURABILITIES))
+
+
 def on_ask_from(settings: Settings) -> Park | OnAsk | None:
     """Return what happens to a call about which a person is to be asked, or None if it is not set.
 
@@ -299,6 +315,27 @@ def on_ask_from(settings: Settings) -> Park | OnAsk | None:
         return Park(length, cast("OnExpiry", then or "deny"))
     except LimitsError as error:
         raise ConfigurationError(f"{expires.source if expires else ''}: {error}") from error
+
+
+def notify_from(settings: Settings) -> Notify | None:
+    """Return who is told about a run, and of what, or None if nobody is.
+
+    Raises:
+        ConfigurationError: If what it is for or where it goes makes no sense, or where it goes is missing.
+    """
+    to, on = text_from(settings, "notify"), text_from(settings, "notify_on")
+    lifted = [name for name in NOTIFY if name in settings and settings[name].lifted]
+    if lifted or (to is None and on is None):
+        return None
+    if to is None:
+        raise ConfigurationError(
+            f"{settings['notify_on'].source} needs somebody to tell: --notify COMMAND, or --notify https://host/path"
+        )
+    kinds = (END,) if on is None else kinds_of(on, settings["notify_on"].source)
+    try:
+        return Notify(to, kinds)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{settings['notify'].source}{str(error).removeprefix('to')}") from error
 
 
 def _choice_from(settings: Settings, name: str, choices: Iterable[str]) -> str | None:

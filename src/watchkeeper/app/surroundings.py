@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -23,8 +23,9 @@ from watchkeeper.app.options import RunOptions, StoreLike
 from watchkeeper.children.inside import Surrounding
 from watchkeeper.app.recording import Recorder
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.tracing import Tracer
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Timer
-from watchkeeper.core.errors import ProviderError, Stop
+from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.model import Model
@@ -33,15 +34,21 @@ from watchkeeper.asking.retry import is_outage
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.runtime.events import TextDelta
 from watchkeeper.runtime.plan import Durable
+from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.shield.circuit_breaker import CircuitBreakers
+from watchkeeper.disk.power import Durability
 from watchkeeper.store.run_store import RunStore, store_path
 from watchkeeper.disk.sqlite import DEFAULT
 
 if TYPE_CHECKING:
+    from watchkeeper.app.telling.notices import Notices
     from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
+
+
+ResultT = TypeVar("ResultT", bound="RunResult[Any] | ManyResult[Any]")
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -56,6 +63,9 @@ class Surroundings(msgspec.Struct, frozen=True):
         ledger: The ledger of what is spent; None for memory, or for the ledger of the enclosing scope.
         above: Forwards events to the store and the ``on_record`` of the run around, if they go there.
         durable: Where the run waits until its events are on disk, or None without a store.
+        on_open: Are told of the run's gate before anything is spent.
+        notices: Tells somebody about the run, or None.
+        telemetry: Makes spans of the run and its calls; None to leave that to what traces the scope around it.
     """
 
     models: RunModels
@@ -66,12 +76,32 @@ class Surroundings(msgspec.Struct, frozen=True):
     ledger: Ledger | None
     above: Callable[[Session, UUID], Callable[[], None]] | None = None
     durable: Durable | None = None
+    on_open: tuple[Callable[[ExecutionContext], Any], ...] = ()
+    notices: Notices | None = None
+    telemetry: Tracer | None = None
 
     @property
     def on_delta(self) -> Callable[[str], None] | None:
         """Gets text as it arrives; None if there is no listener."""
         events = self.events
         return (lambda text: events.put((TextDelta(text),))) if events is not None else None
+
+    def opened(self, gate: ExecutionContext, session: Session) -> None:
+        """Tell all who need the run's gate that it is open."""
+        if self.record is not None:
+            self.record.attach(gate, session)
+        if self.notices is not None:
+            self.notices.opened(gate, session)
+        if self.telemetry is not None:
+            gate.trace(self.telemetry)
+        for tell in self.on_open:
+            tell(gate)
+
+    async def told(self, result: ResultT) -> ResultT:
+        """Return a result that somebody was told of, if that was asked for."""
+        if self.notices is not None:
+            await self.notices.ended(result)
+        return result
 
     def watch(self, session: Session, run_id: UUID, *, child: bool = False) -> Callable[[], None]:
         """Forward a session's events to the listeners; return a function that ends it.
@@ -85,9 +115,9 @@ class Surroundings(msgspec.Struct, frozen=True):
         endings = [] if events is None else [subscribe(lambda envelope: events.put((envelope.event,)))]
         if self.record is not None:
             self.record.begin(session, run_id)
-        takers: tuple[Recorder | Listener[tuple[UUID, Envelope]], ...]
-        takers = self.records if self.record is None else (self.record, *self.records)
-        endings += [subscribe(partial(_put_record, records, run_id)) for records in takers]
+            endings.append(subscribe(partial(self.record.put, run_id)))
+        told = (self.notices.events,) if self.notices is not None else ()
+        endings += [subscribe(partial(_put_record, records, run_id)) for records in (*self.records, *told)]
         if self.above is not None:
             endings.append(self.above(session, run_id))
 
@@ -100,7 +130,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         return end
 
 
-def _put_record(records: Recorder | Listener[tuple[UUID, Envelope]], run_id: UUID, envelope: Envelope) -> None:
+def _put_record(records: Listener[tuple[UUID, Envelope]], run_id: UUID, envelope: Envelope) -> None:
     records.put((run_id, envelope))
 
 
@@ -138,7 +168,8 @@ async def open_surroundings(
     clock, ids = options.get("clock", SYSTEM_CLOCK), options.get("ids", SYSTEM_IDS)
     ledger = options.get("ledger", DEFAULT) if inside.gate is None else None
     where = options.get("store", DEFAULT) if followed is None else None
-    own, store, is_own = await open_files_beside_loop(NamedFiles(ledger, where, limits, clock, ids))
+    named = NamedFiles(ledger, where, limits, clock, ids, options.get("durability"))
+    own, store, is_own = await open_files_beside_loop(named)
     if own is not None:
         stack.push_async_callback(lambda: closed("the ledger", run_in_worker(own.shutdown, must_run=True)))
     if store is not None:
@@ -146,6 +177,7 @@ async def open_surroundings(
             stack.push_async_callback(lambda: closed("the store", run_in_worker(store.close, must_run=True)))
         record = Recorder(store, clock, options.get("on_store_failure", "stop"))
         stack.push_async_callback(record.close)
+    notices = _open_notices(stack, options, template, clock)
     on_record, on_event = options.get("on_record"), options.get("on_event")
     if on_record is not None:
         records.append(Listener("on_record", one_by_one(on_record)))
@@ -158,19 +190,40 @@ async def open_surroundings(
     kept = own if ledger is None or isinstance(ledger, str | Path) else ledger
     durable = record if followed is None or parent is None else parent.durable
     breakers = breakers_of(options, many=many)
-    return Surroundings(models, breakers, events, record, tuple(records), kept, followed, durable)
+    told = (options["on_open"],) if "on_open" in options else ()
+    listening = events, record, tuple(records)
+    return Surroundings(models, breakers, *listening, kept, followed, durable, told, notices, options.get("telemetry"))
 
 
-def open_store(where: RunStore | StoreLike) -> RunStore | None:
+def _open_notices(
+    stack: AsyncExitStack, options: RunOptions, template: PromptTemplate[Any], clock: Clock
+) -> Notices | None:
+    """Return what tells somebody about the run, if the caller asks for that; ``stack`` closes it."""
+    notify = options.get("notify")
+    if notify is None:
+        return None
+    from watchkeeper.app.telling.notices import Notices  # few runs need it
+
+    notices = Notices(notify, template.name, clock)
+    stack.push_async_callback(notices.close)
+    return notices
+
+
+def open_store(where: RunStore | StoreLike, durability: Durability | None = None) -> RunStore | None:
     """Open the store that the caller names; None means none.
 
     Raises:
+        ConfigurationError: If the caller has opened it with another durability.
         StoreError: If it cannot be written.
     """
+    if isinstance(where, RunStore) and durability not in (None, where.durability):
+        raise ConfigurationError(
+            f"durability={durability!r} comes too late for an open store; open it with RunStore(path, durability=...)"
+        )
     if where is None or isinstance(where, RunStore):
         return where
     path = store_path(where)
-    return None if path is None else RunStore(path)
+    return None if path is None else RunStore(path, durability=durability or "process")
 
 
 class NamedFiles(NamedTuple):
@@ -182,6 +235,7 @@ class NamedFiles(NamedTuple):
         limits: May name an account, which needs a ledger.
         clock: Where the ledger's time comes from.
         ids: The source of its identifiers.
+        durability: What the caller says that the record is to survive.
     """
 
     ledger: Ledger | Path | str | None
@@ -189,6 +243,7 @@ class NamedFiles(NamedTuple):
     limits: Limits
     clock: Clock
     ids: IdSource = SYSTEM_IDS
+    durability: Durability | None = None
 
     @property
     def ledger_file(self) -> Path | str | None:
@@ -232,7 +287,7 @@ def open_files(named: NamedFiles) -> Files:
 
         ledger = SqliteLedger(named.ledger_file, clock=named.clock, ids=named.ids)
     try:
-        store = open_store(named.store)
+        store = open_store(named.store, named.durability)
     except BaseException:
         Files(ledger, None, False).shut()
         raise

@@ -1,22 +1,31 @@
 """Records the end of a run that cannot do so itself: it was told three times to stop, and code in it holds the loop.
 
-What the run had used is what its gate has counted, with the worst case of the calls under way presumed. The turns, and
-what single runs below it had used, are read from their stored events.
+What the run had used is what its gate has counted, with the worst case of the calls under way presumed. The turns, the
+time, and what single runs below it had used, are read from their stored events, as when a run goes on (`loop/used`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from watchkeeper.accounting.ledger import usage_if_lost
+from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.usage import TokenUsage, Usage
-from watchkeeper.runtime.events import ManyEnded, RunEnded
+from watchkeeper.core.type_tags import tag_of
+from watchkeeper.core.usage import Usage
+from watchkeeper.loop.reopen import end_of
+from watchkeeper.loop.used import beyond, earlier_of, spent_of, worked_seconds
+from watchkeeper.runtime.events import ManyEnded, ModelReplied, RunEnded
 from watchkeeper.session.log import Envelope
-from watchkeeper.store.run_index import StoredRun, untyped
-from watchkeeper.store.run_store import UNWRITABLE, RunStore
+from watchkeeper.store.run_index import StoredRun
+from watchkeeper.store.items import Item
+from watchkeeper.store.run_store import RunStore, StoredEvent
+
+REPLIED: Final = tag_of(ModelReplied)
 
 MESSAGE: Final = (
     "The run was aborted: it was interrupted three times and did not come to its end; "
@@ -42,34 +51,37 @@ def end_on_record(store: RunStore, run_id: UUID, now: datetime) -> StoredRun:
 
 
 def _end(store: RunStore, run: StoredRun, now: datetime) -> Usage:
-    """Record the end of a run after those of the runs below it; return what they used together."""
-    usage, turns, last = Usage(), 0, 0
-    for event in store.events(run.run_id):
-        last, fields = event.seq, untyped(event.body)
-        if UNWRITABLE in fields:
-            continue
-        if event.tag == "model_replied":
-            turns += 1
-            usage += Usage(TokenUsage(**fields["usage"]), fields["cost_nanos"], model_calls=1, steps=1)
-        elif event.tag == "model_failed":
-            usage += Usage(model_calls=1, steps=1)
-        elif event.tag == "tool_invoked":
-            usage += Usage(tool_calls=1, steps=1)
-        elif event.tag == "call_ended" and fields["status"] != "halted":
-            model = int(fields["kind"] == "llm")
-            tokens, cost = TokenUsage(**fields["usage"]), fields["cost_nanos"]
-            usage += Usage(tokens, cost, model_calls=model, tool_calls=1 - model, steps=1)
-    children = store.children(run.run_id)
-    usage = sum((_end(store, child, now) for child in children), usage)
-    usage = usage_if_lost(run.run_id) or usage
+    """Record the end of a run after those of the runs below it; return all that they used together."""
+    stored = list(store.events(run.run_id, calls=True))
+    log, children = list(_readable(stored)), store.children(run.run_id)
+    below = {UUID(child.run_id): _end(store, child, now) for child in children}
+    ended = end_of(log)
+    if ended is not None:
+        return ended.usage + ended.earlier.usage
+    earlier = earlier_of(each.event for each in log)
+    used = (
+        beyond(sum(below.values(), Usage()), earlier.usage)
+        if run.items is not None
+        else spent_of(log, lambda each: below.get(each, Usage())).usage
+    )
+    usage = usage_if_lost(run.run_id) or used
     if run.ended_at is not None:
-        return usage
-    stop, took = Stop("aborted", "caller", MESSAGE), (now - run.started_at).total_seconds() * 1000
-    ended: Any
+        return usage + earlier.usage
+    stop, took = Stop("aborted", "caller", MESSAGE), worked_seconds(log, now) * 1000 if log else 0.0
+    end: RunEnded | ManyEnded
     if run.items is None:
-        ended = RunEnded(UUID(run.run_id), stop, None, None, "", "unchecked", usage, took, None, now, turns)
+        turns = max(sum(event.tag == REPLIED for event in stored) - earlier.turns, 0)
+        facts: Any = {"turns": turns, "earlier": earlier}
+        end = RunEnded(UUID(run.run_id), stop, None, None, "", "unchecked", usage, took, None, now, **facts)
     else:
         done = sum(child.ended_at is not None and child.stop is None for child in children)
-        ended = ManyEnded(UUID(run.run_id), stop, done, run.items, usage, took, now)
-    store.append([(UUID(run.run_id), Envelope(last + 1, now, ended))])
-    return usage
+        end = ManyEnded(UUID(run.run_id), stop, done, run.items, usage, took, now, earlier)
+    store.append([Item(UUID(run.run_id), Envelope(stored[-1].seq + 1, now, end))])
+    return usage + earlier.usage
+
+
+def _readable(stored: Iterable[StoredEvent]) -> Iterator[Envelope]:
+    """Yield the events that can be read here: the end of a run is put on record without the others."""
+    for event in stored:
+        with suppress(CodecError):
+            yield event.envelope()

@@ -15,8 +15,10 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise, repeat
+from pathlib import Path
 from typing import IO, Final, TextIO, cast
 
 from rich.console import Console
@@ -35,10 +37,30 @@ CANNOT_PRINT: Final = 1
 UNPRINTABLE: Final = (OSError, ValueError)
 """What a stream raises if it cannot be written: for a full disk, a closed terminal or file, or an encoding."""
 
+BATCH: Final = 200
+"""How many lines are written at once where many are printed."""
+
+CODES: Final = {"bold": "1", "dim": "2"} | {
+    name: str(30 + number)
+    for number, name in enumerate(("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white"))
+}
+"""What a terminal is sent for each word of a style."""
+
 PIPE_WIDTH: Final = 100_000
 
 MARGIN: Final = "    "
 """Before every further part of a line that is folded."""
+
+GAP: Final = 2
+"""Blanks between two columns of a table."""
+
+LEAST: Final = 8
+"""To how many columns a text of a row may be cut."""
+
+ENOUGH: Final = 18
+"""How many columns are enough for a state in a row that is too long."""
+
+CHUNK: Final = 1 << 16
 
 FENCE: Final = "│ "
 """Before every line of a text of several lines."""
@@ -91,7 +113,10 @@ def make_console(file: TextIO | None) -> PlainConsole:
         except OSError:  # it writes what is buffered first, and the terminal or reader is gone
             silence(file)
             reconfigure(errors="backslashreplace")
-    console = PlainConsole(file=file, highlight=False, emoji=False, markup=False, soft_wrap=True)
+    plain = bool(os.environ.get("NO_COLOR"))  # rich would leave out colours only
+    console = PlainConsole(
+        file=file, highlight=False, emoji=False, markup=False, soft_wrap=True, color_system=None if plain else "auto"
+    )
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     return console
@@ -103,41 +128,129 @@ Part = str | tuple[str, str]
 
 def styled(*parts: Part) -> Text:
     """Return parts as one printable line; no markup in them is obeyed."""
-    return Text.assemble(*((_flat(part), "") if isinstance(part, str) else (_flat(part[0]), part[1]) for part in parts))
+    return Text.assemble(*_flat(parts))
 
 
-def _flat(text: str) -> str:
+def _flat(parts: Iterable[Part]) -> list[tuple[str, str]]:
+    """Return parts as one printable line, each with its style."""
+    pairs = ((part, "") if isinstance(part, str) else part for part in parts)
+    return [(_shown(text), style) for text, style in pairs]
+
+
+def _shown(text: str) -> str:
     return printable(redacted(text)).replace("\n", " ")
 
 
 def put(console: Console, *parts: Part) -> None:
     """Print one line."""
-    _put(console, styled(*parts), MARGIN)
+    put_all(console, (parts,))
+
+
+def put_all(console: Console, lines: Iterable[Sequence[Part]]) -> None:
+    """Print lines that end somewhere, many at once, because a stored run may have 100,000 of them.
+
+    A line whose first part is `FENCE` belongs to a text of several lines.
+    """
+    waiting: list[Sequence[Part]] = []
+    try:
+        for parts in lines:
+            waiting.append(parts)
+            if len(waiting) >= BATCH:
+                _write(console, waiting)
+    finally:  # what comes may be damaged; what came before is printed
+        _write(console, waiting)
+
+
+def fenced(text: str, style: str = "") -> Iterator[Sequence[Part]]:
+    """Yield the lines of a text of any number of lines, each behind the fence, for `put_all`."""
+    return map(behind_fence, redacted(text).replace("\r\n", "\n").split("\n"), repeat(style))
+
+
+def behind_fence(line: str, style: str = "") -> Sequence[Part]:
+    """Return a line of a text of several lines, for `put_all`."""
+    return (FENCE, (line, style)) if line else (FENCE.rstrip(),)
 
 
 def print_fenced(console: Console, text: str, style: str = "") -> None:
     """Print a text of any number of lines, each behind the fence."""
-    for line in printable(redacted(text).replace("\r\n", "\n")).split("\n"):
-        _put(console, Text.assemble(FENCE if line else FENCE.rstrip(), (line, style)), FENCE)
+    put_all(console, fenced(text, style))
 
 
-def _put(console: Console, line: Text, margin: str) -> None:
-    """Print a line; in a terminal fold it, because a terminal would go on at the left edge."""
-    points = word_points(line.plain, console.width, len(margin)) if console.is_terminal else []
-    for number, part in enumerate(line.divide(points)):
-        console.print(Text.assemble(margin, part) if number else part)
+def _plain(lines: Iterable[Sequence[Part]]) -> list[str]:
+    """Return lines as they are printed where there is no terminal."""
+    texts = ["".join([part if isinstance(part, str) else part[0] for part in parts]) for parts in lines]
+    whole = "".join(texts)
+    # Nearly always nothing in them is replaced, and one look at all is many times quicker than one at each.
+    return texts if _shown(whole) == whole else [_shown(text) for text in texts]
+
+
+def _folded(parts: Sequence[Part], width: int, colours: bool) -> Iterator[str]:
+    """Yield the parts of a line for a terminal, which would go on at the left edge."""
+    pairs = _flat(parts)
+    line = "".join([text for text, _ in pairs])
+    margin = FENCE if pairs and pairs[0][0] == FENCE else MARGIN
+    points = word_points(line, width, len(margin))
+    for number, (start, end) in enumerate(pairwise((0, *points, len(line)))):
+        yield (margin if number else "") + (_coloured(pairs, start, end) if colours else line[start:end])
+
+
+def _coloured(pairs: list[tuple[str, str]], start: int, end: int) -> str:
+    """Return a part of a line with the codes of its styles."""
+    said, place = "", 0
+    for text, style in pairs:
+        part = text[max(start - place, 0) : max(end - place, 0)]
+        place += len(text)
+        if part:
+            said += f"\x1b[{';'.join(CODES[word] for word in style.split())}m{part}\x1b[0m" if style else part
+    return said
+
+
+def _write(console: Console, lines: list[Sequence[Part]]) -> None:
+    """Write lines and forget them; as rich does, print nothing more after the reader has closed the pipe."""
+    if not lines or console.quiet:
+        lines.clear()
+        return
+    if console.is_terminal:
+        width, colours = console.width, console.color_system is not None and not console.no_color
+        texts = [part for parts in lines for part in _folded(parts, width, colours)]
+    else:
+        texts = _plain(lines)
+    text = "\n".join(texts) + "\n"
+    lines.clear()
+    try:
+        console.file.write(text)
+        console.file.flush()
+    except BrokenPipeError:
+        console.on_broken_pipe()
+
+
+def row_of(parts: Sequence[Part], width: int, *, colours: bool) -> str:
+    """Return a line as a terminal is sent it, cut with an ellipsis if it is wider than so many columns."""
+    pairs = _flat(parts)
+    line = "".join([text for text, _ in pairs])
+    end = len(line)
+    if fold_points(line, width):
+        end = next(iter(fold_points(line, max(width - 1, 1))), end)
+    shown = _coloured(pairs, 0, end) if colours else line[:end]
+    return shown if end == len(line) else f"{shown}…"
 
 
 def word_points(line: str, width: int, margin: int) -> list[int]:
     """Return where to break a line, as `fold_points` does, but between words if a part has more than one word."""
     points: list[int] = []
     start, room = 0, width
-    while found := fold_points(line[start : start + room + 1], room):
-        space = line.rfind(" ", start, start + found[0])
-        start = space + 1 if line[start : max(space, start)].strip() else start + found[0]
+    while found := _first_fold(line[start : start + room + 1], room):
+        space = line.rfind(" ", start, start + found)
+        start = space + 1 if line[start : max(space, start)].strip() else start + found
         points.append(start)
         room = max(width - margin, 1)
     return points
+
+
+def _first_fold(part: str, room: int) -> int:
+    if part.isascii() and "\t" not in part:
+        return room if len(part) > room else 0
+    return next(iter(fold_points(part, room)), 0)
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[Text | str]]) -> None:
@@ -159,6 +272,33 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequenc
         console.print(table, soft_wrap=False)
     for line in captured.get().splitlines():
         console.print(line.rstrip())
+
+
+def cut_to_fit(
+    columns: Sequence[str], rows: Sequence[Sequence[Text | str]], width: int, names: Sequence[int], last: int
+) -> list[tuple[Text | str, ...]]:
+    """Return rows in which the widest texts are cut, so that each row is a line.
+
+    Args:
+        columns: The heads of the columns.
+        rows: The rows.
+        width: Of the line.
+        names: Numbers of the columns that are cut first, to `LEAST` at most.
+        last: Number of the column that is cut to `ENOUGH` before them, and further after them.
+    """
+    cells = [[cell.copy() if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
+    widths = [max(len(head), *(row[at].cell_len for row in cells)) for at, head in enumerate(columns)]
+    while sum(widths) + GAP * (len(widths) - 1) > width:
+        widest = max(names, key=widths.__getitem__)
+        if widths[widest] <= LEAST or widths[last] > ENOUGH:
+            widest = last
+        if widths[widest] <= LEAST:
+            break
+        widths[widest] -= 1
+    for row in cells:
+        for at in (*names, last):
+            row[at].truncate(widths[at], overflow="ellipsis")
+    return [tuple(row) for row in cells]
 
 
 def say(console: Console, *parts: Part) -> None:
@@ -228,3 +368,32 @@ def hold_standard_descriptors() -> None:
             os.fstat(number)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def pass_on(early: IO[bytes]) -> None:
+    """Print on standard error what another process of this command has printed to a file; it was escaped there."""
+    early.seek(0)
+    text = early.read().decode("utf-8", "backslashreplace")
+    with suppress(AttributeError, *UNPRINTABLE):  # there may be no standard error
+        sys.stderr.write(text)
+
+
+def move_output(early: int, log: Path) -> None:
+    """Let the standard streams write to a file from now on, behind what they have written so far."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        copied = _copied(early, file, 0)
+        for number in (1, 2):
+            os.dup2(file, number)
+        _copied(early, file, copied)  # what other threads have written meanwhile
+    finally:
+        os.close(file)
+
+
+def _copied(source: int, target: int, start: int) -> int:
+    """Copy a file from a position to its end; return the position of the end."""
+    while part := os.pread(source, CHUNK, start):
+        while part:
+            written = os.write(target, part)
+            start, part = start + written, part[written:]
+    return start

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import signal
 import traceback
 from collections.abc import Callable, Mapping
 from functools import wraps
@@ -20,21 +21,26 @@ import typer.core
 from msgspec import to_builtins
 
 from watchkeeper.accounting.call_request import nanos
-from watchkeeper.app.settings import settings_here, text_from
-from watchkeeper.cli import answering, observing, report, running, storing
+from watchkeeper.app.settings import durability_from, settings_here, text_from
+from watchkeeper.cli import answering, detaching, report, running, storing, viewing
+from watchkeeper.cli.arguments import Store, open_for_reading, option
+from watchkeeper.cli.stored import comparing, figures, listing, story, tailing
 from watchkeeper.cli.console import complain, error_console, hold_standard_descriptors, let_go, make_console
-from watchkeeper.cli.console import printing, put, say, say_fenced, show_warnings
+from watchkeeper.cli.console import printing, put, say_fenced, show_warnings
 from watchkeeper.cli.loading import AgentFileError
 from watchkeeper.core.clock import SYSTEM_CLOCK
-from watchkeeper.core.errors import ConfigurationError, LimitsError, StoreError, WatchkeeperError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, WatchkeeperError
 from watchkeeper.core.meters import METERS
-from watchkeeper.core.quantities import count
+from watchkeeper.core.quantities import count, duration
 from watchkeeper.core.text import printable
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.store.answers import answer, pending
+from watchkeeper.store.cancelling import cancel
 from watchkeeper.ledgers.ledger_file import account_reports, ledger_path, settle_by_hand
-from watchkeeper.store.run_store import RunStore, store_path
-from watchkeeper.disk.sqlite import DEFAULT
+from watchkeeper.store.comparison import compared
+from watchkeeper.store.figures import figures_of
+from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.selection import ORDERS, Selection, totals_of
 
 UsageError: Final = cast("type[Exception]", typer.BadParameter.__base__)
 """What typer raises for arguments that it cannot read. Older versions take it from click, newer ones have their own."""
@@ -84,13 +90,26 @@ app.add_typer(
     store_app, name="store", help="Look after the store: find damage, delete old runs, bring in older stores."
 )
 
-Store = Annotated[str | None, typer.Option(help="Folder of the runs.", metavar="FOLDER")]
+Durably = Annotated[
+    str | None, option("What the record survives: process (its end), or power (that of the machine).", "CHOICE")
+]
 
 
-def option(text: str, metavar: str | None = None, *names: str, least: int | None = None) -> typer.models.OptionInfo:
-    """Describe an option; its name is that of its parameter unless others are given."""
-    made: typer.models.OptionInfo = typer.Option(*names, help=text, metavar=metavar, min=least)
-    return made
+Notified = Annotated[
+    str | None, option("Tell this command (JSON on its stdin) or address of the end; see --notify-on.", "COMMAND|URL")
+]
+Detached = Annotated[
+    bool, option("Run in a process of its own, which a closed terminal does not end.", None, "--detach", "-d")
+]
+Exported = Annotated[
+    bool | None, option("Export telemetry by OTLP, as the OTEL_* variables say.", None, "--otel/--no-otel")
+]
+NotifiedOn = Annotated[
+    str | None, option("With --notify: tell of these, e.g. warning,80%,parked,failed,end [end].", "KINDS")
+]
+
+
+RunId = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
 
 
 def print_version(wanted: bool) -> None:
@@ -99,6 +118,9 @@ def print_version(wanted: bool) -> None:
         typer.echo(f"watchkeeper {metadata.version('watchkeeper')}")
         raise typer.Exit
 
+
+ALL: Final = -1
+"""A limit that is none."""
 
 NONE_GIVEN: Final[Mapping[str, str | None]] = {}
 
@@ -169,6 +191,7 @@ def run_command(
     on_store_failure: Annotated[
         str | None, option("When events cannot be stored for 60 s: stop, or go_on without the record.", "CHOICE")
     ] = None,
+    durability: Durably = None,
     on_ask: Annotated[
         str | None, option("When a person is to be asked and nobody is there: deny or park.", "CHOICE")
     ] = None,
@@ -176,27 +199,30 @@ def run_command(
     on_expiry: Annotated[
         str | None, option("With --on-ask park: what holds after that, deny or allow.", "CHOICE")
     ] = None,
-    notify: Annotated[str | None, option("Run this at the end, the result as JSON on its stdin.", "COMMAND")] = None,
+    notify: Notified = None,
+    notify_on: NotifiedOn = None,
+    otel: Exported = None,
+    detach: Detached = False,
+    view: Annotated[bool, option("Show the inspector's page while it goes on.", None, "--view")] = False,
 ) -> None:
     """Run an agent to its end, or over many items, and say how it ended.
 
     Ctrl-C or SIGTERM lands it: it hands over what it has. A second one stops it hard.
     """
     given = {"model": model, "store": store, "on_context_full": on_context_full, "timeout": timeout}
-    given |= {"on_store_failure": on_store_failure, "on_ask": on_ask}
-    given |= {"ask_expires": ask_expires, "on_expiry": on_expiry}
+    given |= {"on_store_failure": on_store_failure, "durability": durability, "on_ask": on_ask}
+    given |= {"ask_expires": ask_expires, "on_expiry": on_expiry, "notify": notify, "notify_on": notify_on}
     given |= {"account": account, "account_limit": account_limit, **ceilings}
     over = (each or (), first, concurrency, skip_bad)
-    order = running.Order(
-        target, given, param or (), fallback or (), *over, files, after, notify, as_json, as_jsonl, quiet
-    )
-    raise typer.Exit(running.carry_out(order))
+    what = (target, given, param or (), fallback or ())
+    order = running.Order(*what, *over, files, after, as_json, as_jsonl, quiet, view, otel=otel)
+    raise typer.Exit(detaching.carry_out_detached(order) if detach else running.carry_out(order))
 
 
 @app.command("resume")
 @with_limit_options
 def resume_command(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
+    run_id: RunId,
     model: Annotated[str | None, option("Another model than that of the run.")] = None,
     ceilings: Annotated[Mapping[str, str | None], "an option for every limit that has one"] = NONE_GIVEN,
     timeout: Annotated[str | None, option("Most time for the whole, what it has worked included.", "TIME")] = None,
@@ -207,15 +233,21 @@ def resume_command(
     only: Annotated[
         str | None, option("Of a run over many items: only those that failed, or only the others.", "failed|unstarted")
     ] = None,
+    notify: Notified = None,
+    notify_on: NotifiedOn = None,
     as_json: Annotated[bool, option("Print the result as JSON, and nothing else.", None, "--json")] = False,
     quiet: Annotated[bool, option("Print nothing while it goes on.", None, "--quiet", "-q")] = False,
+    otel: Exported = None,
+    detach: Detached = False,
     store: Store = None,
+    durability: Durably = None,
 ) -> None:
     """Go on with a run whose process has died, or with the items of one that are not done; nothing is done twice.
 
     Limits that are named hold for all that the run has used; without them, its old limits hold.
     """
-    given = {"model": model, "store": store, "timeout": timeout, **ceilings}
+    given = {"model": model, "store": store, "durability": durability, "timeout": timeout, **ceilings}
+    given |= {"notify": notify, "notify_on": notify_on}
     order = running.resume_order(
         run_id,
         given,
@@ -224,8 +256,34 @@ def resume_command(
         fresh_limits=fresh_limits,
         accept_changes=accept_changes,
         only=only,
+        otel=otel,
     )
-    raise typer.Exit(running.carry_out(order))
+    raise typer.Exit(detaching.carry_out_detached(order) if detach else running.carry_out(order))
+
+
+def path_of(store: str | None) -> Path:
+    """Return the folder of a store that is to be written; one that is not there is not made."""
+    with open_for_reading(store) as read:
+        return read.path
+
+
+@app.command("cancel")
+def cancel_command(
+    run_id: RunId,
+    hard: Annotated[bool, option("End it at once; what is under way is cancelled.", None, "--hard")] = False,
+    wait: Annotated[str | None, option("How long to wait for its end, e.g. 60 or 2m.", "SECONDS")] = None,
+    by: Annotated[str | None, option("Who gives up a dead or parked run (your user name).", "NAME")] = None,
+    store: Store = None,
+) -> None:
+    """Ask the process of a run to land it; again, or with --hard, to end it at once. Give up a dead or parked run.
+
+    The exit code is 1 if it still runs after --wait or --hard, and 2 if there was nothing to cancel.
+    """
+    path, seconds = path_of(store), None if wait is None else duration(wait, "--wait")
+    with RunStore(path) as stored:
+        run = cancel(stored, run_id, hard=hard, wait=seconds, by=by)
+        code = detaching.print_cancelled(run, stored, waited=hard or wait is not None)
+    raise typer.Exit(code)
 
 
 @app.command("pending")
@@ -238,16 +296,15 @@ def pending_command(
         if as_json:
             out.write(json.dumps([each.as_data() for each in found], indent=2) + "\n")
         elif found:
-            answering.print_pending(make_console(out), found, SYSTEM_CLOCK.now())
+            answering.print_pending(make_console(out), found, SYSTEM_CLOCK.now(), stored.path)
         else:
             put(make_console(out), f"nothing waits for an answer in {stored.path}")
 
 
-Asked = Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")]
 AskedCall = Annotated[
     str | None, typer.Argument(metavar="CALL", help="The call's id, or the beginning of it; needed if several wait.")
 ]
-By = Annotated[str | None, option("Who gives the answer [your user name].", "NAME")]
+By = Annotated[str | None, option("Who gives the answer (your user name).", "NAME")]
 Seen = Annotated[
     str, option("Hash of the arguments you have seen, or its beginning; others are refused.", "HASH", "--hash")
 ]
@@ -255,7 +312,7 @@ Seen = Annotated[
 
 @app.command("approve")
 def approve_command(
-    run_id: Asked,
+    run_id: RunId,
     call: AskedCall = None,
     by: By = None,
     why: Annotated[str, option("The reason, for the record.", "TEXT")] = "",
@@ -272,7 +329,7 @@ def approve_command(
 
 @app.command("deny")
 def deny_command(
-    run_id: Asked,
+    run_id: RunId,
     call: AskedCall = None,
     why: Annotated[str, option("The reason; the agent is told.", "TEXT")] = "",
     by: By = None,
@@ -289,12 +346,12 @@ def deny_command(
 
 def answer_with(run_id: str, call: str | None, store: str | None, *, then_resume: bool, **said: Any) -> None:
     """Put an answer on record, say so, and go on with the run if that is wanted."""
-    with open_for_reading(store) as read:  # a store that is not there is not made
-        path = read.path
-    with RunStore(path) as stored:
+    path = path_of(store)
+    durability = durability_from(settings_here({}))
+    with RunStore(path, durability=durability or "process") as stored:
         found = answer(stored, run_id, call, **said)
     with printing() as out:
-        put(make_console(out), answering.said_of(found, said["allowed"]))
+        put(make_console(out), answering.said_of(found, said["allowed"], path, goes_on=then_resume))
     if then_resume:
         order = running.resume_order(found.run.parent_id or found.run.run_id, {"store": store})
         raise typer.Exit(running.carry_out(order))
@@ -303,7 +360,7 @@ def answer_with(run_id: str, call: str | None, store: str | None, *, then_resume
 @app.command("replay")
 @with_limit_options
 def replay_command(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
+    run_id: RunId,
     fork: Annotated[
         int | None, option("Go on live from this event, as a new run with limits of its own.", "SEQ", least=1)
     ] = None,
@@ -321,47 +378,175 @@ def replay_command(
     limits = {"timeout": timeout, **ceilings}
     if fork is None:
         for name in [each for each, value in limits.items() if value is not None] + ["quiet"] * quiet:
-            raise ConfigurationError(f"--{name.removesuffix('_usd').replace('_', '-')} needs --fork SEQ")
-    given = {"model": model, "store": store, **limits}
+            raise ConfigurationError(f"--{name.replace('_', '-')} needs --fork SEQ")
+    given = {"model": model, "store": store, "notify": "none", **limits}
     order = running.resume_order(run_id, given, as_json=as_json, quiet=quiet, forks=fork)
     raise typer.Exit(running.replay_and_report(order) if fork is None else running.carry_out(order))
 
 
+Since = Annotated[str | None, option("Only those that began at most so long ago, e.g. 12h.", "TIME")]
+OfPrompt = Annotated[str, option("Only those whose prompt's name contains this.", "TEXT")]
+OfModel = Annotated[str, option("Only those whose model's name contains this.", "TEXT")]
+
+
 @app.command("runs")
 def runs_command(
-    store: Store = None,
-    limit: Annotated[int, option("How many, newest first.", "N", least=1)] = 20,
+    failed: Annotated[
+        bool,
+        option("Only those whose work is not done: stopped, interrupted, damaged, items left.", None, "--failed"),
+    ] = False,
+    stopped: Annotated[bool, option("Only those that ended early, parked ones included.", None, "--stopped")] = False,
+    interrupted: Annotated[
+        bool,
+        option("Only the ids of runs whose process has died and that can be resumed.", None, "--interrupted"),
+    ] = False,
+    since: Since = None,
+    prompt: OfPrompt = "",
+    model: OfModel = "",
+    parent: Annotated[str | None, option("Those directly below this run: its items, subagents, judges.", "RUN")] = None,
+    sort: Annotated[str, option("By started (newest first), cost, tokens or took.", "BY")] = "started",
+    limit: Annotated[int, option("How many at most.", "N", least=1)] = 20,
     as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False,
+    store: Store = None,
 ) -> None:
-    """List stored runs, newest first."""
+    """List stored runs, newest first, and what all that are wanted come to."""
+    order = ORDERS[listing.order_named(sort)]
+    wanted = Selection(failed, stopped, listing.since_time(since), prompt, model)
     with open_for_reading(store) as stored:
-        runs = stored.runs(limit)
+        there = stored.runs(ALL) if parent is None else stored.children(stored.find(parent).run_id)
+        found = [run for run in there if wanted.takes(run) and (run.is_resumable or not interrupted)]
+        runs = sorted(found, key=order, reverse=True)[:limit]
     with printing() as out:
-        if as_json:
+        if interrupted and not as_json:
+            out.writelines(f"{run.run_id}\n" for run in runs)
+        elif as_json:
             out.write(json.dumps([run.as_data() for run in runs], indent=2) + "\n")
         elif runs:
-            report.print_runs(make_console(out), runs)
+            listing.print_runs(make_console(out), runs)
+            listing.print_totals(make_console(out), totals_of(found), len(runs))
         else:
-            put(make_console(out), f"no runs in {stored.path}")
+            where = stored.path if parent is None else f"{stored.path} below {parent}"
+            put(make_console(out), f"no runs in {where}" if not there else f"no such run in {where}")
     stored.check(runs)
+
+
+@app.command("report")
+def report_command(
+    run_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN...", help="Ids of runs, or the beginnings of them; else all.")
+    ] = None,
+    since: Since = None,
+    prompt: OfPrompt = "",
+    model: OfModel = "",
+    as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False,
+    as_csv: Annotated[bool, option("Print CSV, one row for each name.", None, "--csv")] = False,
+    store: Store = None,
+) -> None:
+    """Add up stored runs: how they ended, cost by model and prompt, tools, retries, verdicts, assessments."""
+    if as_json and as_csv:
+        raise ConfigurationError("--json and --csv exclude each other")
+    wanted = Selection(since=listing.since_time(since), prompt=prompt, model=model)
+    with open_for_reading(store) as stored:
+        named = [stored.find(run_id) for run_id in run_ids or ()]
+        everything, activities = stored.everything()
+        chosen = [run for run in named or everything if wanted.takes(run) and (named or run.parent_id is None)]
+    summed = figures_of(chosen, everything, activities)
+    with printing() as out:
+        if as_json:
+            out.write(json.dumps(summed.as_data(), indent=2) + "\n")
+        elif as_csv:
+            figures.write_csv(out, summed)
+        elif chosen:
+            figures.print_figures(make_console(out), summed)
+        else:
+            put(make_console(out), f"no such run in {stored.path}" if everything else f"no runs in {stored.path}")
+
+
+@app.command("compare")
+def compare_command(
+    run_id: RunId,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The other run's id, or the beginning of it.")],
+    as_json: Annotated[bool, option("Print JSON.", None, "--json")] = False,
+    store: Store = None,
+) -> None:
+    """Say where two stored runs part for the first time, and what differs in cost, calls and verdict."""
+    with open_for_reading(store) as stored:
+        runs = stored.find(run_id), stored.find(other)
+        found = compared(stored.events(runs[0].run_id), stored.events(runs[1].run_id))
+    with printing() as out:
+        if as_json:
+            out.write(json.dumps(comparing.as_data(runs, found), indent=2) + "\n")
+        else:
+            comparing.print_compared(make_console(out), runs, found)
 
 
 @app.command("show")
 def show_command(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or the beginning of it.")],
+    run_id: RunId,
     store: Store = None,
+    full: Annotated[bool, option("Print all of every text, argument and result.", None, "--full")] = False,
     as_json: Annotated[bool, option("Print every event as JSON, one per line.", None, "--json")] = False,
 ) -> None:
-    """Show one stored run: what happened, in order; also while it goes on."""
+    """Show one stored run: its task, what the model said and did, in order, and its end; also while it goes on."""
+    if full and as_json:
+        raise ConfigurationError("--json prints all of every event; give it without --full")
     with open_for_reading(store) as stored:
         found = stored.find(run_id)
         with printing() as out:
             if not as_json:
-                report.print_run(make_console(out), stored, found)
+                story.print_run(make_console(out), stored, found, full=full)
                 return
-            for run in report.with_children(stored, found):
+            for run in story.with_children(stored, found):
                 for event in stored.events(run.run_id):
-                    out.write(json.dumps(report.event_as_data(run, event)) + "\n")
+                    out.write(json.dumps(story.event_as_data(run, event)) + "\n")
+
+
+@app.command("tail")
+def tail_command(
+    run_id: RunId,
+    follow: Annotated[bool, option("Print what comes, until the run has ended.", None, "--follow", "-f")] = False,
+    lines: Annotated[int, option("How many of the last lines.", "N", "--lines", "-n", least=1)] = 10,
+    as_json: Annotated[bool, option("Print every event as JSON, one per line.", None, "--json")] = False,
+    store: Store = None,
+) -> None:
+    """Show the last lines of a stored run, and with -f those that follow; Ctrl-C ends this, not the run."""
+    with open_for_reading(store) as stored, printing() as out:
+        try:
+            tailing.tail(stored, stored.find(run_id), out, lines, follows=follow, as_json=as_json)
+        except KeyboardInterrupt:
+            raise typer.Exit(running.SIGNALLED + signal.SIGINT) from None
+
+
+@app.command("view")
+def view_command(
+    store: Annotated[str | None, typer.Argument(metavar="STORE", help="Folder of the runs.")] = None,
+    port: Annotated[int, option("Port of the page on this machine; 0 takes any that is free.", "N", least=0)] = 0,
+    no_open: Annotated[bool, option("Open no browser, print the address only.", None, "--no-open")] = False,
+    bind: Annotated[
+        str | None, option("Another address to listen on; other machines can then read all runs.", "ADDRESS")
+    ] = None,
+) -> None:
+    """Show stored runs in a browser, read-only and on this machine alone, until Ctrl-C."""
+    with open_for_reading(store) as stored:
+        viewing.view(stored, port, bind, opens=not no_open)
+
+
+@app.command("export")
+def export_command(
+    run_id: RunId,
+    output: Annotated[
+        Path | None, option("The file to write [run-ID.html]; one that is there is replaced.", "FILE", "--output", "-o")
+    ] = None,
+    redact: Annotated[list[str] | None, option("A text to leave out wherever it appears; repeatable.", "TEXT")] = None,
+    unredacted: Annotated[
+        bool,
+        option("Leave in what looks like a credential and is none that this process holds.", None, "--unredacted"),
+    ] = False,
+    store: Store = None,
+) -> None:
+    """Write the inspector's page of one run and those below it as one file, to be opened from disk without network."""
+    with open_for_reading(store) as stored:
+        viewing.export(stored, run_id, output, redact or (), guesses=not unredacted)
 
 
 @app.command("observe")
@@ -374,12 +559,14 @@ def observe_command(
     store: Store = None,
     as_json: Annotated[bool, option("Print JSON, one line for each time.", None, "--json")] = False,
 ) -> None:
-    """Replay the detectors over stored runs and print what they would have said; for tuning on your own work."""
+    """Replay the detectors over stored runs and print what they would have told the agent, for tuning."""
+    from watchkeeper.cli import observing  # detectors take long to import, and no other command needs them
+
     detectors = observing.detectors_with(settings or ())
     with open_for_reading(store) as stored:
         found = [stored.find(run_id) for run_id in run_ids]
         with printing() as out:
-            runs = {each.run_id: each for one in found for each in report.with_children(stored, one)}
+            runs = {each.run_id: each for one in found for each in story.with_children(stored, one)}
             for run in runs.values():
                 said = list(observing.heard(stored, run, detectors))
                 if as_json:
@@ -478,26 +665,6 @@ def pair_of(tokens: str) -> TokenUsage:
     if not separator:
         raise LimitsError(f"--tokens={tokens!r} must be input and output, for example 12000,800")
     return TokenUsage(count(given.strip(), "IN", zero=True), count(returned.strip(), "OUT", zero=True))
-
-
-def open_for_reading(named: str | None) -> RunStore:
-    """Open the store that the option, the environment or the settings name.
-
-    Raises:
-        ConfigurationError: If they say that there is none.
-        StoreError: If there is no such folder, or it is not a store.
-    """
-    settings = settings_here({"store": named})
-    wanted = text_from(settings, "store") or DEFAULT
-    path = store_path(wanted)
-    if path is None:
-        raise ConfigurationError(f"{settings['store'].source} says that there is no store; name one with --store")
-    advice = storing.older_runs(wanted, path)
-    if advice and not path.exists():
-        raise StoreError(f"there is no store {path} yet; {advice}")
-    if advice:
-        say(error_console(), (advice, "yellow"))
-    return RunStore(path, read_only=True)
 
 
 def main() -> None:

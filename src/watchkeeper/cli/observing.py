@@ -1,13 +1,15 @@
 """``watchkeeper observe``: what the detectors would have said in stored runs, with thresholds that the user tries.
 
 A run is replayed from its record: its task, its tool calls, and after which model turn each was made. The detectors are
-asked after every turn, as in a run with a trigger on every call. No model, tool or type of the user is needed. What
-they would have said changes nothing in the record; the agent of the stored run did not hear it.
+asked after every turn, as in a run with a trigger on every call, and one trouble is told as often as such a run tells
+its agent of it. No model, tool or type of the user is needed. What they would have said changes nothing in the record;
+the agent of the stored run did not hear it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast, get_type_hints
 from uuid import UUID
@@ -20,11 +22,13 @@ from watchkeeper.core.errors import ConfigurationError, StoreError
 from watchkeeper.observers.drift import DriftDetector
 from watchkeeper.observers.cascade import ErrorCascadeDetector
 from watchkeeper.observers.stall import StallDetector
+from watchkeeper.oversight.cool_down import CoolDown
 from watchkeeper.prompt.advice import Assessment
-from watchkeeper.prompt.observer import ObserverContext
+from watchkeeper.prompt.observer import COOL_DOWN, ObserverContext
 from watchkeeper.prompt.trajectory import Trajectory
 from watchkeeper.session.session import Session
-from watchkeeper.store.run_index import UNREADABLE, StoredRun, as_fields, as_text, untyped
+from watchkeeper.store.plain_json import UNREADABLE, as_fields, as_text, untyped
+from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore, StoredEvent
 from watchkeeper.tools.context import ToolInvoked, ToolOutcome
 from watchkeeper.tools.values import ToolResult
@@ -82,7 +86,8 @@ def detectors_with(settings: Sequence[str]) -> list[Detector]:
             )
         if name not in KINDS:
             raise ConfigurationError(f"--set {setting!r} names no detector; there are {', '.join(KINDS)}")
-        hints = {key: hint for key, hint in get_type_hints(KINDS[name]).items() if key in KINDS[name].__slots__}
+        types = get_type_hints(KINDS[name])
+        hints = {each.name: types[each.name] for each in fields(KINDS[name])}
         if field not in hints:
             raise ConfigurationError(f"--set {setting!r}: {name} has no field {field!r}; it has {', '.join(hints)}")
         chosen[name][field] = _value(setting, text, hints[field])
@@ -99,7 +104,7 @@ def _value(setting: str, text: str, hint: Any) -> Any:
 
 
 def heard(store: RunStore, run: StoredRun, detectors: Sequence[Detector]) -> Iterator[Said]:
-    """Yield what detectors would have said in a run, in order.
+    """Yield what detectors would have told the agent in a run, in order.
 
     Args:
         store: Where the run is.
@@ -111,6 +116,7 @@ def heard(store: RunStore, run: StoredRun, detectors: Sequence[Detector]) -> Ite
     """
     session, trajectory, waiting = Session(), Trajectory(), 0
     context = ObserverContext(session, trajectory=trajectory)
+    watched = [(detector, CoolDown(COOL_DOWN)) for detector in detectors]
     at: datetime | None = None
     for event in store.events(run.run_id):
         try:
@@ -126,20 +132,24 @@ def heard(store: RunStore, run: StoredRun, detectors: Sequence[Detector]) -> Ite
             trajectory.add(read)
             waiting, at = waiting + 1, event.at
         elif event.tag in ("model_replied", "run_ended") and waiting and at is not None:
-            yield from _asked(detectors, session, context, at)
+            yield from _asked(watched, session, context, at)
             waiting = 0
     if waiting and at is not None:  # a run without an end on record
-        yield from _asked(detectors, session, context, at)
+        yield from _asked(watched, session, context, at)
 
 
-def _asked(detectors: Sequence[Detector], session: Session, context: ObserverContext, at: datetime) -> Iterator[Said]:
+def _asked(
+    watched: Sequence[tuple[Detector, CoolDown]], session: Session, context: ObserverContext, at: datetime
+) -> Iterator[Said]:
     count = context.trajectory.count
-    for detector in detectors:
-        if not detector.should_run(session, context=context):
+    for detector, cool_down in watched:
+        wants = detector.should_run(session, context=context)
+        said = detector.observe(session, context=context) if wants else None
+        if said is None:
+            cool_down.silent(count)
             continue
-        said = detector.observe(session, context=context)
-        if said is not None:
-            session[Assessment].append(said.stamped(detector.name, count, at))
+        session[Assessment].append(said.stamped(detector.name, count, at))
+        if cool_down.tells(said, count):
             yield Said(count, at, said)
 
 

@@ -8,9 +8,10 @@ imported here can be shown. An event without a formatter shows as its tag and it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 from typing import Any, Final, TextIO
 from uuid import UUID
 
@@ -33,16 +34,25 @@ from watchkeeper.runtime.events import (
     RunResumed,
     RunStarted,
 )
-from watchkeeper.runtime.result import ManyResult, RunResult
+from watchkeeper.runtime.result import NOT_STARTED, ManyResult, RunResult
 from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.session.tagging import dump
 from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.shield.pipeline import QUESTION
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.ledgers.ledger_file import AccountReport, PresumedCall
-from watchkeeper.store.run_index import StoredRun, untyped
-from watchkeeper.store.run_store import UNWRITABLE, RunStore, StoredEvent
+from watchkeeper.store.plain_json import UNREADABLE, untyped
+from watchkeeper.store.items import UNWRITABLE
+from watchkeeper.store.states import FAILURES as FAULTS, words_for
+from watchkeeper.tools.context import ToolInvoked
 
 Body = Mapping[str, Any]
+FAILED: Final = frozenset(("failed", "invalid", "unknown_tool", "crashed", "timeout"))
+"""Outcomes of calls after which a limit may have been reached only because they failed."""
+
+WHY: Final = 120
+"""Characters of why they failed."""
+
 REPEATED: Final = frozenset(("prompt_deadline_assigned", "prompt_executed"))
 """Events whose content is in those around them."""
 
@@ -54,6 +64,7 @@ UNSEEN: Final = REPEATED | {
 
 SEVERITIES: Final = ("suspicion", "info", "caution", "warning")
 ARGUMENTS_CUT: Final = 60
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False)
 
 VERDICT_MARKS: Final[Mapping[str, tuple[str, str]]] = {"verified": ("✓", "green"), "rejected": ("✗", "yellow")}
 NOT_VERIFIED: Final = ("?", "yellow")
@@ -78,14 +89,24 @@ class Line:
 
 def line_of(tag: str, body: Body) -> Line | None:
     """Return the line of an event, given as a store holds it; None for one that says nothing to a person."""
-    if tag in UNSEEN or (tag == "run_opened" and body.get("not_resumable") == ""):
-        return None
-    fields = untyped(body)
+    return line_from(tag, untyped(body)) if has_line(tag, body) else None
+
+
+def has_line(tag: str, body: Body) -> bool:
+    """Return whether an event says something to a person that no line around it says."""
+    if tag == "safety_event":  # of a call that a person is to allow, the next line says that it is parked or denied
+        facts: object = body.get("metadata")
+        return not (isinstance(facts, Mapping) and QUESTION in facts)
+    return tag not in UNSEEN and not (tag == "run_opened" and body.get("not_resumable") == "")
+
+
+def line_from(tag: str, fields: Body) -> Line:
+    """Return the line of an event, given without the names of types in it."""
     format_line = FORMATTERS.get(tag)
     if format_line is not None and UNWRITABLE not in fields:
         try:
             return format_line(fields)
-        except (LookupError, TypeError, ValueError, AttributeError):
+        except UNREADABLE:
             pass  # another version wrote it, with other fields: show them as they are
     return Line("·", "dim", one_line(tag, CUT), one_line(json.dumps(fields, ensure_ascii=False), CUT))
 
@@ -114,7 +135,7 @@ def _model_replied(body: Body) -> Line:
 def _tool_invoked(body: Body) -> Line:
     good = body["outcome"] == "ok"
     params = body["params"]
-    given = params if isinstance(params, str) else json.dumps(params, ensure_ascii=False)
+    given = params if isinstance(params, str) else _ENCODER.encode(params)
     said = one_line(str(body["rendered_output"]), CUT)
     outcome = "" if good else f"{body['outcome']}: "
     detail = f"{one_line(given, ARGUMENTS_CUT)} → {outcome}{said}"
@@ -161,7 +182,7 @@ def _advice_acknowledged(body: Body) -> Line:
 def _call_ended(body: Body) -> Line:
     name = ":".join(part for part in (body["provider"], body["name"]) if part) or "a call"
     status, usage, cost = body["status"], body["usage"], body["cost_nanos"]
-    why = ": ".join(part for part in (body["stop_reason"], body["error"]) if part)
+    why = ": ".join(part for part in (words_for(body["stop_reason"] or ""), body["error"]) if part)
     if status == "halted":
         said = f"{name}: refused, {why}"
     else:
@@ -226,7 +247,13 @@ def _run_resumed(body: Body) -> Line:
     used = tokens["input_tokens"] + tokens["output_tokens"]
     items: Sequence[str] = body.get("items", ())
     said = f"{counted(len(items), 'item')} of it" if items else f"after event {body['after']:,}"
-    said += f"; used so far: {used:,} tokens"
+    said += f"; used so far: {used:,} tokens, {format_money(body['spent']['cost_nanos'])}"
+    earlier: Body = body.get("earlier") or {}
+    before: Body = earlier.get("usage") or {}
+    if before.get("steps"):
+        count = before["tokens"]["input_tokens"] + before["tokens"]["output_tokens"]
+        said += f", and {count:,} tokens, {format_money(before['cost_nanos'])} that count no more"
+    said += f"; limits: {body['limits']}"
     if unknown:
         said += f"; it is not known whether {counted(len(unknown), 'tool call')} had an effect"
     if body["changes"]:
@@ -246,6 +273,12 @@ def _call_answered(body: Body) -> Line:
     return Line("←", style, word, one_line(f"{body['call_id']} by {body['by']}{why}", 2 * CUT))
 
 
+def _notice_sent(body: Body) -> Line:
+    error, to = str(body["error"]), one_line(str(body["to"]), ARGUMENTS_CUT)
+    said = one_line(f"{to} ({body['notice']}): {error or body['sentence']}", 2 * CUT)
+    return Line("!", "red", "not told", said) if error else Line("→", "dim", "told", said)
+
+
 FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     "prompt_rendered": _prompt_rendered,
     "model_replied": _model_replied,
@@ -261,6 +294,9 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
         "!", "yellow", "not resumable", one_line(f"what {body['name']} changed is not stored: {body['why']}", 2 * CUT)
     ),
     "run_resumed": _run_resumed,
+    "events_missing": lambda body: Line(
+        "!", "yellow", "missing", f"events {body['first']:,} to {body['last']:,} are missing in the record"
+    ),
     "call_parked": _call_parked,
     "call_answered": _call_answered,
     "store_failed": lambda body: Line(
@@ -268,7 +304,8 @@ FORMATTERS: Final[Mapping[str, Callable[[Body], Line]]] = {
     ),
     "escalation_taken": lambda body: Line("▲", "red", "escalated", str(body["detail"])),
     "completion_checked": _completion_checked,
-    "safety_event": lambda body: Line("■", "red", str(body["event_type"]), str(body["reason"])),
+    "safety_event": lambda body: Line("■", "red", words_for(str(body["event_type"])), str(body["reason"])),
+    "notice_sent": _notice_sent,
     "reducer_failed": lambda body: Line("!", "red", "reducer failed", f"on {body['event_type']}: {body['error']}"),
     "item_ended": _item_ended,
     "child_started": _child_started,
@@ -294,7 +331,7 @@ FAILURES: Final = 20
 
 LABEL_WIDTH: Final = 28
 CHILD_INDENT: Final = "    "
-HINT: Final = "It hands over what it has; Ctrl-C again stops it at once."
+HINT: Final = "It hands over what it has; interrupted once more, it stops at once."
 
 
 class Progress:
@@ -325,14 +362,18 @@ class Progress:
                 said = self._counter(run_id, event)
                 if said:
                     put(self._console, said)
-            case RunStarted(item=str(item)):
+            case RunStarted(item=str(item)) | RunResumed(item=str(item)):
                 self._items[run_id] = item
                 if not self._interleaved:
                     put(self._console, ("▸ ", "bold"), one_line(item))
+                if isinstance(event, RunResumed):
+                    self._line(run_id, event)
             case RunStarted() if run_id in self._depths:
                 pass  # the line above says that it began
             case RunStarted():
                 self._head(event.prompt_name, event)
+                if event.forked_from is not None:
+                    put(self._console, (fork_line(str(event.forked_from), event.forked_at), "dim"))
             case ChildStarted(run_context=child):
                 self._line(run_id, event)
                 self._items[child.run_id] = self._items.get(run_id, "")
@@ -442,13 +483,13 @@ class JsonLines:
 
 
 def parts_of(line: Line) -> list[Part]:
-    """Return a line's parts with their styles."""
-    return [(line.mark, line.style), " ", (one_line(line.what), "bold"), "  ", one_line(line.detail)]
+    """Return a line's parts with their styles; what prints them escapes what is not printable."""
+    what, detail = " ".join(line.what.split()), " ".join(line.detail.split())
+    return [(line.mark, line.style), " ", (what, "bold"), "  ", detail]
 
 
 # --- at its end, and from the store ---------------------------------------------------------------------------------
 
-SHORT_ID: Final = 8
 ANSWER_CUT: Final = 160
 """Answers of items are cut to this length in a terminal's table; a pipe, --json and ``show`` have all of them."""
 
@@ -478,7 +519,7 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
         if item.ok:
             mark, said = styled(done_mark(item.completion)), one_line(redacted(display(item.output)), cut)
         else:
-            mark, said = styled(("✗", "red")), one_line(item.stop.message if item.stop else "")
+            mark, said = styled(("✗", "red")), one_line(_why_not_done(item, result))
         rows.append((one_line(item.item or "", cut and LABEL_WIDTH), mark, said))
     if rows:
         print_table(console, ("item", "", "result" if len(result) <= FEW else "not done"), rows)
@@ -488,90 +529,34 @@ def print_many(console: Console, result: ManyResult[Any]) -> None:
     put(console, (one_line(result.sentence()), "green" if good else "yellow"))
 
 
+def _why_not_done(item: RunResult[Any], whole: ManyResult[Any]) -> str:
+    """Return why an item is not done; what the last line says of the whole is not said at each item."""
+    message = "" if item.stop is None else item.stop.message
+    if whole.stop is not None and message == f"{NOT_STARTED}{whole.stop.message}":
+        return NOT_STARTED.rstrip(": ")
+    failed = failures_at_end(item.session.log)
+    if item.stop is None or item.stop.reason in FAULTS or failed is None:
+        return message
+    return f"{message} {failed}"
+
+
+def failures_at_end(log: Sequence[Envelope]) -> str | None:
+    """Say which tool failed at each of the last calls of a run; None unless it did so more than once."""
+    invoked = [each.event for each in log if isinstance(each.event, ToolInvoked)]
+    last = [*takewhile(lambda each: each.name == invoked[-1].name and each.outcome in FAILED, reversed(invoked))]
+    if len(last) < 2:
+        return None
+    return f"Its last {len(last)} calls of {last[0].name} failed: {one_line(last[0].rendered_output, WHY)}"
+
+
 def passed(result: RunResult[Any]) -> bool:
     """Return whether the work is done and was not left unverified."""
     return result.ok and result.completion != "unverified"
 
 
-def print_runs(console: Console, runs: tuple[StoredRun, ...]) -> None:
-    """Print stored runs, one row each; items of a run over many by their labels."""
-    items = any(run.item is not None for run in runs)
-    rows: list[tuple[Text | str, ...]] = [
-        (
-            run.run_id[:SHORT_ID],
-            "" if run.damage is not None else run.started_at.strftime("%Y-%m-%d %H:%M:%S"),
-            one_line(run.item or "" if items else run.prompt + (f" ×{run.items}" if run.items is not None else "")),
-            one_line(run.model),
-            styled(state_of(run)),
-            "" if run.ended_at is None else format_money(run.cost_nanos),
-            "" if run.seconds is None else format_duration(run.seconds),
-        )
-        for run in runs
-    ]
-    what = "item" if items else "prompt"
-    print_table(console, ("run", "started (UTC)", what, "model", "state", "cost", "took"), rows)
-
-
-def state_of(run: StoredRun) -> tuple[str, str]:
-    """Return the state of a stored run in a word or two, and its style."""
-    if run.damage is not None:
-        return "damaged", "red"
-    if run.superseded:
-        return "begun anew later", "dim"
-    if run.ended_at is None:
-        return ("running", "cyan") if run.running else ("interrupted", "red")
-    if run.items is not None and run.items_done is not None and run.items_done < run.items:
-        return f"{run.items_done} of {run.items} done", "yellow"
-    if run.stop is not None:
-        return one_line(str(run.stop["reason"]), CUT), "yellow"
-    if run.completion == "unverified":
-        return "done, not verified", "yellow"
-    return "done and verified" if run.completion == "verified" else "done", "green"
-
-
-def print_run(console: Console, store: RunStore, run: StoredRun) -> None:
-    """Print one stored run: its head, its items, its events, its end."""
-    what = one_line(run.prompt if run.item is None else f"{run.prompt}, item {run.item}")
-    if run.is_block:
-        put(console, "contained block ", (what, "bold"), f" {run.run_id}")
-    else:
-        put(console, (what, "bold"), f" {run.run_id} with ", (one_line(run.model), "cyan"))
-    put(console, (f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim"))
-    answer, said = "", ""
-    for event in store.events(run.run_id):
-        if event.tag == "run_started" and (origin := untyped(event.body).get("forked_from")):
-            put(console, (f"forked from the run {origin} after its event {untyped(event.body)['forked_at']:,}", "dim"))
-        if event.tag == "run_ended":
-            answer = str(untyped(event.body).get("text") or "")
-        elif event.tag == "completion_checked":
-            said = str(untyped(event.body).get("explanation") or said)
-        line = line_of(event.tag, event.body)
-        if line is not None:
-            put(console, (f"{event.at:%H:%M:%S}", "dim"), "  ", *parts_of(line))
-    children = store.children(run.run_id)
-    if children:
-        put(console)
-        print_runs(console, children)
-    if answer:
-        put(console)
-        print_fenced(console, answer)
-    put(console, (one_line(run.sentence(said)), state_of(run)[1]))
-    store.check(children)
-
-
-def with_children(store: RunStore, run: StoredRun) -> Iterator[StoredRun]:
-    """Yield a run and all below it, each before its own children, in the order they began."""
-    yield run
-    children = store.children(run.run_id)
-    store.check(children)
-    for child in children:
-        yield from with_children(store, child)
-
-
-def event_as_data(run: StoredRun, event: StoredEvent) -> dict[str, Any]:
-    """Return a stored event as JSON-able data."""
-    at = event.at.isoformat()
-    return {"run_id": run.run_id, "seq": event.seq, "at": at, "tag": event.tag, "event": event.body}
+def fork_line(origin: str, at: int) -> str:
+    """Say of which run another one is a fork, and what it does not have of that run."""
+    return f"forked from the run {origin} after its event {at:,}; files are not set back to that time"
 
 
 def print_accounts(console: Console, reports: Sequence[AccountReport]) -> None:

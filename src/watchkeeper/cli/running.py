@@ -1,44 +1,46 @@
 """What ``watchkeeper run`` does: load the agent, run it, report, notify, and return the exit code.
 
 Every value of the command line is checked before code of the user is executed, and whatever else can be refused before
-the first request to a model. With ``--json`` standard output has only
-the result, also if the agent's own code prints.
+the first request to a model. With ``--json`` standard output has only the result, also if the agent's own code prints.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
-import shutil
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, nullcontext, redirect_stdout
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final, TextIO, cast
-from uuid import UUID
 
 from rich.console import Console
+
+import msgspec
 
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import ScriptedModel
 from watchkeeper.app.agent import Agent
-from watchkeeper.app.options import ManyOptions, RunOptions
+from watchkeeper.app.options import ManyOptions, RunOptions, StoreLike
 from watchkeeper.app.models import check_model_text
+from watchkeeper.app.telling.notify import COMMAND_SECONDS, END, Notify, delivered
 from watchkeeper.app.replay import ReplayOptions, replay
-from watchkeeper.app.resume import fork, resume
-from watchkeeper.app.resume_many import resume_many
+from watchkeeper.app.resume import fork, resume, resume_many
 from watchkeeper.app.run import run, run_many
+from watchkeeper.app.resume import refuse_part
 from watchkeeper.app.settings import (
+    ACCOUNT,
+    FIELDS,
     Settings,
     check_values,
     context_full_from,
+    durability_from,
     limits_from,
+    notify_from,
     on_ask_from,
     prices_from,
     settings_here,
@@ -48,24 +50,31 @@ from watchkeeper.app.settings import (
 from watchkeeper.app.surroundings import open_store
 from watchkeeper.cli.broken_off import end_on_record
 from watchkeeper.cli.console import UNPRINTABLE, complain, error_console, make_console, put, say, say_fenced, silence
+from watchkeeper.cli.exporting import exporting
 from watchkeeper.cli.items import Bad, Given, read_items, refuse
+from watchkeeper.cli.live.screen import live
 from watchkeeper.cli.loading import Loaded, agent_file, bind, item_maker, load, parse_params
-from watchkeeper.cli.report import SHORT_ID, JsonLines, Progress, print_many, print_result
+from watchkeeper.cli.stored.listing import SHORT_ID
+from watchkeeper.cli.report import JsonLines, Progress, print_many, print_result
+from watchkeeper.cli.storing import to_type
+from watchkeeper.cli.viewing import beside
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.codec import to_builtins
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, StoreError
 from watchkeeper.core.model import Model
-from watchkeeper.core.secrets import HELD
+from watchkeeper.core.secrets import HELD, REDACTED
 from watchkeeper.core.text import one_line
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.loop.resume import limits_of
+from watchkeeper.loop.used import limits_of
 from watchkeeper.loop.resume_many import ONLY
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.portal import EndRequests, heeding
 from watchkeeper.runtime.result import ManyResult, RunResult
 from watchkeeper.ledgers.ledger_file import ledger_path
 from watchkeeper.runtime.events import RunOpened, RunResumed, RunStarted
-from watchkeeper.store.run_index import StoredRun, untyped
+from watchkeeper.disk.power import Durability
+from watchkeeper.store.plain_json import UNREADABLE, untyped
+from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore, store_path
 from watchkeeper.tools.filesystems import HostFilesystem
 
@@ -80,7 +89,7 @@ SIGNALLED: Final = 128
 SCRIPTED: Final = "scripted"
 """The model that follows the SCRIPT of the agent's file."""
 
-NOTIFY_SECONDS: Final = 60.0
+NOTIFY_SECONDS: Final = COMMAND_SECONDS
 """How long the command of ``--notify`` may take."""
 
 LONGEST: Final = 500
@@ -106,15 +115,17 @@ class Order:
         skip_bad: Whether items that cannot be read or bound are left out.
         files: Folder that tools may read and write.
         after: Name of a function that reports on the result.
-        notify: Command to run at the end.
         as_json: Whether to print the result as JSON, and nothing else.
         as_jsonl: Whether to print events as JSON lines, the result last, and nothing else.
         quiet: Whether to print nothing while it goes on.
+        views: Whether to show the inspector's page while it goes on.
         resumes: Id of the run to go on with; None for a new run.
         forks: Number of the event of that run from which a new one goes on; None to go on with the run itself.
         fresh_limits: Whether what that run has used before does not count.
         accept_changes: Whether it may go on although it is made of other things now.
         only: Which of its items to do: ``failed`` or ``unstarted``; None for both.
+        otel: Whether telemetry is exported; None leaves it to the environment.
+        folder: In which the order was given; a run that goes on does so in the folder in which it was started.
     """
 
     target: str
@@ -127,15 +138,17 @@ class Order:
     skip_bad: bool = False
     files: Path | None = None
     after: str | None = None
-    notify: str | None = None
     as_json: bool = False
     as_jsonl: bool = False
     quiet: bool = False
+    views: bool = False
     resumes: str | None = None
     forks: int | None = None
     fresh_limits: bool = False
     accept_changes: bool = False
     only: str | None = None
+    otel: bool | None = None
+    folder: Path = field(default_factory=Path.cwd)
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -153,7 +166,6 @@ class Order:
             "skip_bad": self.skip_bad,
             "files": None if self.files is None else str(self.files.absolute()),
             "after": self.after,
-            "notify": self.notify,
         }
         return plain
 
@@ -161,6 +173,22 @@ class Order:
     def for_programs(self) -> bool:
         """Whether standard output is for JSON alone."""
         return self.as_json or self.as_jsonl
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """What the record of a run has of its order, with the meaning that it has in `Order`."""
+
+    target: str
+    folder: str
+    given: dict[str, str | None]
+    params: tuple[str, ...]
+    fallback: tuple[str, ...]
+    files: str | None
+    after: str | None
+    each: tuple[str, ...] = ()
+    first: int | None = None
+    concurrency: int | None = None
+    skip_bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +200,14 @@ class Checked:
         options: Those of the run that do not come from the agent's file.
         values: What the prompt's parameters are bound to.
         items: What to run over; None for one run.
-        program: What ``--notify`` runs, with its arguments.
+        notify: Who is told about the run, and of what.
     """
 
     settings: Settings
     options: RunOptions
     values: Mapping[str, str]
     items: Sequence[Given | Bad] | None
-    program: Sequence[str] | None
+    notify: Notify | None
 
 
 def checked(order: Order) -> Checked:
@@ -198,20 +226,24 @@ def checked(order: Order) -> Checked:
         for name, value in alone.items():
             if value is not None:
                 raise ConfigurationError(f"{name} needs --each PATTERN")
-    program = None if order.notify is None else parse_command(order.notify)
     settings = settings_here(order.given)
     check_values(settings)
     ledger_path(text_from(settings, "ledger") or "default")
     store = store_path(text_from(settings, "store") or "default")
     if store is not None and os.path.exists(store):  # a missing one is made when the run begins
         RunStore(store).close()
-    for model in (text_from(settings, "model"), *order.fallback):
-        if model not in (None, SCRIPTED):
-            check_model_text(model)
+    model = text_from(settings, "model")
+    if model not in (None, SCRIPTED):
+        check_model_text(model, also=SCRIPTED)
+    for each in order.fallback:
+        if each == SCRIPTED:
+            raise ConfigurationError(f"--fallback {SCRIPTED} cannot be: a script takes over from no model")
+        check_model_text(each)
     options: RunOptions = {"prices": prices_from(settings), "fallback": order.fallback}
     context_full = context_full_from(settings)
     if context_full is not None:
         options["on_context_full"] = context_full
+    durability_from(settings)
     store_failure = store_failure_from(settings)
     if store_failure is not None:
         options["on_store_failure"] = store_failure
@@ -224,10 +256,14 @@ def checked(order: Order) -> Checked:
     items = read_items(order.each)[: order.first] if order.each else None
     bad = [item for item in items or () if isinstance(item, Bad)]
     refuse(bad, len(items or ()) - len(bad), skip=order.skip_bad)
-    return Checked(settings, options, values, items, program)
+    return Checked(settings, options, values, items, notify_from(settings))
 
 
-def carry_out(order: Order) -> int:
+Opener = Callable[[RunStore | StoreLike, Durability | None], RunStore | None]
+"""Opens the store of the run, with what its writes are to survive; None for none."""
+
+
+def carry_out(order: Order, opener: Opener = open_store) -> int:
     """Run what was ordered, to its end, and return the exit code.
 
     SIGTERM and SIGHUP do what Ctrl-C does: the first lands the run, a second one stops it hard. However many come, the
@@ -240,34 +276,46 @@ def carry_out(order: Order) -> int:
     requests = EndRequests()
     with heeding(requests, to_the_end=True):
         try:
-            return run_and_report(order, requests)
+            return run_and_report(order, requests, opener)
         except KeyboardInterrupt:
             return signalled(requests)
 
 
-def run_and_report(order: Order, requests: EndRequests) -> int:
+def run_and_report(order: Order, requests: EndRequests, opener: Opener) -> int:
     """Run what was ordered, print and tell how it ended, and return the exit code."""
     asked = checked(order)
     out = cast("TextIO | None", sys.stdout)
     aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if order.for_programs else nullcontext()
-    with aside:
+    with ExitStack() as stack:
+        stack.enter_context(aside)
         console = error_console() if order.for_programs else make_console(out)
+        tell_line = partial(say_line, console)
+        traced = stack.enter_context(exporting(order.otel, os.environ, requests, tell_line))
         loaded = load(order.target)
         after = None if order.after is None else loaded.function(order.after, "--after")
-        store = open_store(text_from(asked.settings, "store") or "default")
+        store = opener(text_from(asked.settings, "store") or "default", durability_from(asked.settings))
         with nullcontext() if store is None else store:
+            if store is not None:
+                store.heeds_signals = True
             options: RunOptions = {**asked.options, "store": store, "origin": order.origin}
-            if order.as_jsonl and out is not None and not order.quiet:
-                options["on_record"] = JsonLines(out)
-            elif not order.for_programs and not order.quiet:
-                options["on_record"] = Progress(console)
+            options = {**options, **traced, **before_end(asked.notify)}
+            shown: AbstractContextManager[Any] = nullcontext()
+            if not order.quiet:
+                followed, shown = live(console, out, lines_of(order, out, console))
+                options = {**options, **followed}
+            page: AbstractContextManager[Any] = nullcontext()
+            if order.views:
+                if store is None:
+                    raise ConfigurationError("--view shows the store; leave out --store none, or name a folder")
+                page = beside(store.path, console)
             requests.noted = 1  # from here on there is an end to come to, which the first one must not break off
-            result = ended(partial(start, order, loaded, asked, options, console), requests, store)
+            with page, shown:
+                result = ended(partial(start, order, loaded, asked, options, console), requests, store)
             if result is None:
                 say(console, ("not recorded: the run was broken off", "yellow"))
                 return signalled(requests)
             data = HELD.redacted_data(result.as_data())
-            where = where_to_look(result.run_id, store, asked.settings)
+            where = where_to_look(result, store, order.folder)
             if order.for_programs:
                 lost = print_json(
                     out, {"tag": "result", "result": data} if order.as_jsonl else data, compact=order.as_jsonl
@@ -277,10 +325,17 @@ def run_and_report(order: Order, requests: EndRequests) -> int:
             failed = DONE
             if after is not None and not isinstance(result, StoredRun):
                 failed = report_with(partial(requests.broken_off_by, partial(after, result)), console)
-            if asked.program is not None:
-                tell(asked.program, data, requests, console, quiet=order.for_programs)
+            if asked.notify is not None and END in asked.notify.kinds:
+                tell(asked.notify, data, requests, console, quiet=order.for_programs)
     unstored = not isinstance(result, StoredRun) and result.not_stored
     return exit_code(result, requests) or lost or failed or (STOPPED if unstored else DONE)
+
+
+def lines_of(order: Order, out: TextIO | None, console: Console) -> JsonLines | Progress | None:
+    """Return what prints a line for each event; None if nothing does."""
+    if order.for_programs:
+        return JsonLines(out) if order.as_jsonl and out is not None else None
+    return Progress(console)
 
 
 def ended(work: Callable[[], AnyResult], requests: EndRequests, store: RunStore | None) -> AnyResult | StoredRun | None:
@@ -299,14 +354,26 @@ def ended(work: Callable[[], AnyResult], requests: EndRequests, store: RunStore 
         return end_on_record(store, store.first_run, SYSTEM_CLOCK.now())
 
 
-def tell(program: Sequence[str], data: dict[str, Any], requests: EndRequests, console: Console, *, quiet: bool) -> None:
-    """Run the command of ``--notify``; if it fails, that is printed, and nothing else changes."""
+def say_line(console: Console, line: str) -> None:
+    """Print a line beside the result."""
+    say(console, (line, "yellow"))
+
+
+def tell(to: Notify, data: dict[str, Any], requests: EndRequests, console: Console, *, quiet: bool) -> None:
+    """Tell of the end, as ``--notify`` asks for; if that fails, it is printed, and nothing else changes."""
+    work = partial(delivered, to, END, data, quiet=quiet, seconds=NOTIFY_SECONDS)
     try:
-        complaint = requests.broken_off_by(partial(notify, program, data, quiet=quiet))
+        complaint = requests.broken_off_by(work)
     except KeyboardInterrupt:
         complaint = BROKEN_OFF
     if complaint is not None:
-        say(console, (f"--notify {program[0]}: {complaint}", "yellow"))
+        say(console, (f"--notify {to.name}: {complaint}", "yellow"))
+
+
+def before_end(notify: Notify | None) -> RunOptions:
+    """Return the options by which somebody is told while a run goes on; the command itself tells of the end."""
+    kinds = () if notify is None else tuple(kind for kind in notify.kinds if kind != END)
+    return {"notify": replace(notify, on=kinds)} if notify is not None and kinds else {}
 
 
 def start(order: Order, loaded: Loaded, asked: Checked, options: RunOptions, console: Console) -> AnyResult:
@@ -393,7 +460,7 @@ def resume_order(run_id: str, given: Mapping[str, str | None], **more: Any) -> O
         **more: Other fields of the order.
 
     Raises:
-        ConfigurationError: If it was not started from the command line, or its folder is gone.
+        ConfigurationError: If it was not started from the command line, is below another run, or its folder is gone.
         StoreError: If it is not in the store.
     """
     path = store_path(text_from(settings_here({"store": given.get("store")}), "store") or "default")
@@ -401,34 +468,57 @@ def resume_order(run_id: str, given: Mapping[str, str | None], **more: Any) -> O
         raise ConfigurationError("there is no store, so there is no run to go on with; name one with --store")
     with RunStore(path, read_only=True) as store:
         run = store.find(run_id)
+        refuse_part(store, run)
         opened = next((event for event in store.events(run.run_id) if event.tag == tag_of(RunOpened)), None)
-    origin: dict[str, Any] = untyped(opened.body)["origin"] if opened is not None else {}
-    if not origin:
+    found: object = None
+    try:
+        found = untyped(opened.body)["origin"] if opened is not None else None
+        origin = msgspec.convert(found, Origin) if found else None
+    except UNREADABLE as error:
+        raise StoreError(f"how the run {run.run_id} was started cannot be read: {error}") from error
+    if origin is None:
         raise ConfigurationError(
             f"the run {run.run_id} was not started by 'watchkeeper run'; in Python use agent.resume(...) or replay"
         )
+    folder, path = Path.cwd(), path.absolute()
     try:
-        os.chdir(origin["folder"])
-    except OSError as error:
+        os.chdir(origin.folder)
+    except (OSError, ValueError) as error:
         raise ConfigurationError(f"the folder in which the run was started cannot be entered: {error}") from error
-    if more.get("only") is not None and not origin.get("each"):
+    if more.get("only") is not None and not origin.each:
         raise ConfigurationError(f"--only is for a run over many items, and {run.run_id} is not one")
-    files = origin["files"]
+    named = {name: value for name, value in given.items() if value is not None}
+    refuse_hidden_address(origin, named)
+    limits = (*FIELDS, *ACCOUNT)  # not as they were given, but as they are on record: see limits_on_record
+    kept = {name: value for name, value in origin.given.items() if name not in limits}
     return Order(
-        target=origin["target"],
-        given={**origin["given"], **{k: v for k, v in given.items() if v is not None}, "store": str(path.absolute())},
-        params=origin["params"],
-        fallback=origin["fallback"],
-        each=origin.get("each", ()),
-        first=origin.get("first"),
-        concurrency=origin.get("concurrency"),
-        skip_bad=origin.get("skip_bad", False),
-        files=None if files is None else Path(files),
-        after=origin["after"],
-        notify=origin["notify"],
+        target=origin.target,
+        given={**kept, **named, "store": str(path)},
+        params=origin.params,
+        fallback=origin.fallback,
+        each=origin.each,
+        first=origin.first,
+        concurrency=origin.concurrency,
+        skip_bad=origin.skip_bad,
+        files=None if origin.files is None else Path(origin.files),
+        after=origin.after,
         resumes=run.run_id,
+        folder=folder,
         **more,
     )
+
+
+def refuse_hidden_address(origin: Origin, named: Mapping[str, str]) -> None:
+    """Refuse to go on with a run about which an address was told that is not on record, unless one is named now.
+
+    Raises:
+        ConfigurationError: If none is named.
+    """
+    if REDACTED in (origin.given.get("notify") or "") and "notify" not in named:
+        raise ConfigurationError(
+            "the address that was told about the run is not on record, because it may hold a key; "
+            "name it again with 'watchkeeper resume RUN --notify ADDRESS', or nobody with --notify none"
+        )
 
 
 def bound_items(
@@ -490,7 +580,7 @@ def print_json(out: TextIO | None, data: dict[str, Any], *, compact: bool = Fals
     return DONE
 
 
-def print_end(console: Console, result: AnyResult | StoredRun, where: str) -> int:
+def print_end(console: Console, result: AnyResult | StoredRun, where: Sequence[str]) -> int:
     """Print the result and where to look further; return the exit code of that."""
     try:
         if isinstance(result, StoredRun):
@@ -500,7 +590,8 @@ def print_end(console: Console, result: AnyResult | StoredRun, where: str) -> in
             print_many(console, result)
         else:
             print_result(console, result)
-        put(console, (where, "dim"))
+        for line in where:
+            put(console, (line, "dim"))
     except UNPRINTABLE as error:
         return _cannot_print(console.file, error)
     return DONE
@@ -513,13 +604,17 @@ def _cannot_print(stream: IO[str], error: OSError | ValueError) -> int:
     return STOPPED
 
 
-def where_to_look(run_id: UUID | str, store: RunStore | None, settings: Settings) -> str:
-    """Return how to see what happened; the store is named if the next command would not find it without an option."""
+def where_to_look(result: AnyResult | StoredRun, store: RunStore | None, folder: Path) -> list[str]:
+    """Return how to see what happened, and of a parked run what waits, in commands that are typed in a folder."""
     if store is None or not store.path.exists():
-        return "not stored"
-    named = settings.get("store")
-    option = f" --store {shlex.quote(str(store.path))}" if named and named.source.startswith("--") else ""
-    return f"look further: watchkeeper show {str(run_id)[:SHORT_ID]}{option}"
+        return ["not stored"]
+    run_id = str(result.run_id)[:SHORT_ID]
+    looks = [f"look further: {to_type(f'show {run_id}', store.path, folder)}"]
+    if isinstance(result, ManyResult) and any(each.stop and each.stop.reason != "parked" for each in result.not_done):
+        looks.append(f"what failed: {to_type(f'runs --failed --parent {run_id}', store.path, folder)}")
+    if isinstance(result, StoredRun) or result.stop is None or result.stop.reason != "parked":
+        return looks
+    return [f"approve or deny what waits: {to_type('pending', store.path, folder)}", *looks]
 
 
 def report_with(after: Callable[[], Any], console: Console) -> int:
@@ -536,44 +631,6 @@ def report_with(after: Callable[[], Any], console: Console) -> int:
     if said is not None:
         say_fenced(console, str(said))
     return DONE
-
-
-def parse_command(command: str) -> list[str]:
-    """Return program and arguments of a command line; no shell reads them.
-
-    Raises:
-        ConfigurationError: If it cannot be read, or there is no such program.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise ConfigurationError(f"--notify {command!r} cannot be read: {error}") from error
-    if not words:
-        raise ConfigurationError("--notify names no command")
-    if shutil.which(words[0]) is None:
-        raise ConfigurationError(f"--notify: there is no program {words[0]!r}; for shell syntax write sh -c '...'")
-    return words
-
-
-def notify(program: Sequence[str], data: dict[str, Any], *, quiet: bool) -> str | None:
-    """Run a command with the result as JSON on its stdin; return what went wrong, or None.
-
-    Args:
-        program: Program and arguments.
-        data: The result.
-        quiet: Whether what it prints must stay out of standard output.
-    """
-    facts = {"WATCHKEEPER_RUN_ID": str(data["run_id"]), "WATCHKEEPER_OK": str(data["ok"]).lower()}
-    env, stdout = {**os.environ, **facts}, 2 if quiet else None
-    try:
-        done = subprocess.run(
-            program, input=json.dumps(data), text=True, env=env, stdout=stdout, timeout=NOTIFY_SECONDS, check=False
-        )
-    except (OSError, ValueError) as error:
-        return str(error)
-    except subprocess.TimeoutExpired:
-        return f"not over after {NOTIFY_SECONDS:g} s"
-    return f"exit code {done.returncode}" if done.returncode else None
 
 
 def exit_code(result: AnyResult | StoredRun, requests: EndRequests) -> int:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
+from watchkeeper.app.settings import settings_here, text_from
 from watchkeeper.cli.console import make_console, printing, put
 from watchkeeper.core.clock import SYSTEM_CLOCK
 from watchkeeper.core.errors import ConfigurationError, StoreError
-from watchkeeper.core.quantities import counted, duration
+from watchkeeper.core.quantities import counted, how_long_ago
 from watchkeeper.store.older_store import import_runs, older_store
 from watchkeeper.store.run_index import RunIndex
 from watchkeeper.store.run_store import VARIABLE, RunStore, is_old_store, store_path
-from watchkeeper.disk.sqlite import chosen_file, failing_as
+from watchkeeper.disk.sqlite import DEFAULT, chosen_file, failing_as
 from watchkeeper.store.upkeep import Finding, compact, files_of, findings, prune
 
 
@@ -42,8 +45,15 @@ def tidy(store: RunStore) -> None:
     Raises:
         StoreError: If a file cannot be changed.
     """
-    with failing_as(f"{store.path} cannot be compacted"):
-        removed = list(compact(store.path))
+    removed: list[Finding] = []
+    try:
+        with failing_as(f"{store.path} cannot be compacted whole"):
+            removed.extend(compact(store.path))  # what was removed before a failure is in it
+    finally:
+        _print_removed(store, removed)
+
+
+def _print_removed(store: RunStore, removed: Sequence[Finding]) -> None:
     with printing() as out:
         for each in removed:
             _put(out, "removed", _line(each), "dim")
@@ -58,7 +68,7 @@ def delete_older(store: RunStore, older: str, *, dry_run: bool) -> None:
         LimitsError: If that is no length of time.
         StoreError: If a file cannot be deleted.
     """
-    before = SYSTEM_CLOCK.now() - duration(older, "--older")
+    before = SYSTEM_CLOCK.now() - how_long_ago(older, "--older")
     with failing_as(f"not all old runs of {store.path} could be deleted"):
         done = prune(store.path, before, dry_run=dry_run)
     below = f" and {done.below:,} below them" if done.below else ""
@@ -98,6 +108,8 @@ def bring_in(file: Path, store: str | None) -> None:
     was = "was" if done.there == 1 else "were"
     there = f"; {done.there:,} {was} there already" if done.there else ""
     with printing() as out:
+        for run_id, which in done.missing.items():
+            _put(out, "missing", f"{run_id}: events {which} are not in the older store", "yellow")
         for run_id, why in done.unreadable.items():
             _put(out, "left out", f"{run_id}: {why}", "red")
         put(make_console(out), f"brought {counted(done.runs, 'run')} into {path}{there}; {file} stays as it is")
@@ -119,6 +131,23 @@ def older_runs(named: Path | str, store: Path) -> str:
     into = "" if store == store_path(file) else f" --store {shlex.quote(str(store))}"
     command = f"watchkeeper store import {shlex.quote(str(file))}{into}"
     return f"{file} is a store of version 0.1, and its runs are not here yet: {command}"
+
+
+def to_type(command: str, store: Path, folder: Path | None = None) -> str:
+    """Return a command to type; it names the store, unless without that it would open the same.
+
+    Args:
+        command: What follows the name of the program.
+        store: The folder of the store.
+        folder: In which folder it will be typed; the working folder if None.
+    """
+    folder = folder or Path.cwd()
+    try:
+        own = store_path(text_from(settings_here(folder=folder), "store") or DEFAULT)
+    except ConfigurationError:  # the settings were changed since
+        own = None
+    found = own is not None and os.path.abspath(folder / own) == os.path.abspath(folder / store)
+    return f"watchkeeper {command}" + ("" if found else f" --store {shlex.quote(str(store))}")
 
 
 def _put(out: TextIO, word: str, rest: str, style: str) -> None:
