@@ -14,6 +14,7 @@ import os
 import re
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ _session_patch = pytest.MonkeyPatch()
 _guard = NetworkGuard()
 _places = itertools.count()
 _empty_places: list[Path] = []
+_modules_frozen = 0
 
 
 def pytest_configure() -> None:
@@ -108,8 +110,26 @@ def pytest_configure() -> None:
 
 def pytest_collection_finish() -> None:
     """Keep what is imported by now out of the collector, which tests of leaks call hundreds of times."""
+    _freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Keep out of the collector also what tests import: an SDK is hundreds of thousands of objects.
+
+    This is done between two tests, when a collection has removed what the first one left behind in circles. So a test
+    that counts objects, or waits for one to go, sees everything that it makes itself.
+    """
+    if len(sys.modules) > _modules_frozen + 20:
+        _freeze()
+
+
+def _freeze() -> None:
+    """Take what is alive out of the collector's sight, after what is not."""
+    global _modules_frozen
     gc.collect()
     gc.freeze()
+    _modules_frozen = len(sys.modules)
 
 
 def pytest_unconfigure() -> None:

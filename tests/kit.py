@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -51,6 +52,7 @@ __all__ = [
     "down",
     "events",
     "inside",
+    "left_of",
     "named",
     "outcomes",
     "play",
@@ -253,6 +255,21 @@ def collect_garbage() -> None:
         gc.callbacks.remove(note)
         if was_on:
             gc.enable()
+
+
+def left_of(references: Iterable[weakref.ref[Any]]) -> int:
+    """Return how many are still there, once other threads have had time to let go of what they were given.
+
+    A worker thread answers a moment before it drops what it has worked with.
+    """
+    tick, known = threading.Event(), list(references)
+    for _ in range(600):
+        collect_garbage()
+        known = [reference for reference in known if reference() is not None]
+        if not known:
+            break
+        tick.wait(0.05)
+    return len(known)
 
 
 class FullDisk(RunStore):

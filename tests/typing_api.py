@@ -63,7 +63,7 @@ def look(params: Inbox, *, context: ToolContext) -> ToolResult[str]:
     return ToolResult.ok(f"{params.folder} {context.call_id}")
 
 
-@tool(timeout="30s", retries=2, parallel_safe=True)
+@tool(timeout="30s", retries=2, parallel_safe=True, read_only=True)
 async def look_later(folder: str, depth: int = 1) -> str:
     """Look into a folder, slowly."""
     return folder * depth

@@ -32,7 +32,8 @@ from watchkeeper.adapters.endpoint import (
 from watchkeeper.core.codec import json_schema
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript, UserMessage
-from watchkeeper.core.model import OutputSchema
+from watchkeeper.core.model import ModelSettings, OutputSchema
+from watchkeeper.core.secrets import MOST_HELD, REDACTED, hold, redacted
 from watchkeeper.testing.fake_anthropic import check_anthropic_schema
 from watchkeeper.testing.fake_openai import check_openai_schema
 
@@ -123,9 +124,31 @@ def test_bytes_are_kept_for_the_very_same_objects() -> None:
 
 
 def test_reserved_fields_cannot_be_set() -> None:
-    check_extra({"user": "seven"}, frozenset({"stream"}))
-    with pytest.raises(ConfigurationError, match="cannot set messages, stream"):
-        check_extra({"stream": 1, "messages": 2, "user": 3}, frozenset({"stream", "messages"}))
+    own = frozenset({"stream"})
+    check_extra(ModelSettings(extra={"user": "seven"}), own)
+    settings = ModelSettings(extra={"stream": 1, "user": 3, "extra_body": {"messages": 2}})
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="cannot set messages, stream"):
+            check_extra(settings, own)
+
+
+def test_extra_fields_are_searched_for_credentials_once_and_these_are_held_with_each_request() -> None:
+    class Fields(dict[str, Any]):
+        searched = 0
+
+        def items(self) -> Any:
+            self.searched += 1
+            return super().items()
+
+    fields, own = Fields({"mcp_servers": [{"authorization_token": "token-of-this-request"}]}), frozenset({"stream"})
+    settings = ModelSettings(extra=fields)
+    check_extra(settings, own)
+    for number in range(MOST_HELD):
+        hold(f"token-of-request-{number:04}", passing=True)
+    assert redacted("token-of-this-request") == "token-of-this-request"
+    check_extra(settings, own)
+    assert redacted("token-of-this-request") == REDACTED
+    assert fields.searched == 1
 
 
 Schema = dict[str, Any]

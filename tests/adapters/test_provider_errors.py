@@ -197,6 +197,22 @@ def test_causes_below_http_are_told_apart() -> None:
     assert "TimeoutError" in connection_error(TimeoutError(), provider="openai", url="http://there").message
 
 
+@pytest.mark.parametrize(
+    ("provider", "url", "billed"),
+    [
+        ("openai", "https://api.openai.com/v1/", False),
+        ("openai", "https://mine.openai.azure.com/openai/v1/", True),
+        ("azure", "LiteLLM's azure", True),
+    ],
+)
+def test_azure_bills_a_prompt_that_its_filter_has_read_and_refused(provider: str, url: str, billed: bool) -> None:
+    error = SdkError(400, {"code": "content_filter", "message": "The response was filtered"})
+    refused = provider_error(error, provider=provider, url=url)
+    assert (refused.fault, refused.billed) == ("refused", billed)
+    other = provider_error(SdkError(400, {"message": "no such field"}), provider=provider, url=url)
+    assert (other.fault, other.billed) == ("bad_request", False)
+
+
 def test_an_error_within_an_answer_may_have_to_be_paid_for() -> None:
     throttled = reply_error({"code": "rate_limit_exceeded", "message": "slow"}, "openai")
     assert isinstance(throttled, ThrottleError)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from benchmarks.malformed_replies import CHAT, MESSAGES, PRICE, RESPONSES, Interface, ignore
@@ -32,8 +35,22 @@ from benchmarks.recorded_replies import (
     thought,
 )
 from tests.kit import events
-from watchkeeper import Agent, Limits, RunResult, TokenUsage, ToolContext, arun, tool
+from watchkeeper import (
+    Adapter,
+    Agent,
+    Budget,
+    BudgetTracker,
+    ExecutionContext,
+    Limits,
+    RunResult,
+    TokenUsage,
+    ToolContext,
+    arun,
+    contained,
+    tool,
+)
 from watchkeeper.adapters.anthropic import AnthropicModel, read_message
+from watchkeeper.adapters.openai_chat import Completion, OpenAIChatModel, read_reply
 from watchkeeper.clock import TestClock
 from watchkeeper.contained_sdk.reading import read_whole
 from watchkeeper.core.errors import ConfigurationError
@@ -317,6 +334,214 @@ async def test_several_alternatives_are_refused_before_they_are_paid_for() -> No
         await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra={"n": 2}))
     result, _ = await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra={"n": 1}))
     assert result.stop is None
+
+
+@pytest.mark.parametrize(
+    ("interface", "extra"),
+    [
+        (CHAT, {"max_tokens": 500_000}),
+        (CHAT, {"max_completion_tokens": 500_000}),
+        (CHAT, {"max_output_tokens": 500_000}),
+        (CHAT, {"model": "dear-model"}),
+        (RESPONSES, {"max_output_tokens": 500_000}),
+        (RESPONSES, {"model": "dear-model"}),
+        (MESSAGES, {"max_tokens": 500_000}),
+        (MESSAGES, {"model": "dear-model"}),
+    ],
+)
+async def test_no_extra_field_replaces_the_cap_that_the_gate_granted_or_the_model(
+    interface: Interface, extra: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot set {next(iter(extra))}"):
+        await run_over(interface, [chat("stop")], settings=ModelSettings(extra=extra))
+
+
+@pytest.mark.parametrize("interface", [CHAT, RESPONSES, MESSAGES])
+async def test_what_extra_fields_say_counts_as_input(interface: Interface) -> None:
+    settings = ModelSettings(extra={"instructions": "Be brief. " * 5_000})
+    result, sent = await run_over(interface, [], settings=settings, limits=Limits(max_total_tokens=40_000))
+    assert result.stop is not None
+    assert (result.stop.reason, sent) == ("token_limit_exceeded", [])
+
+
+async def test_each_tool_that_is_only_named_adds_its_own_description() -> None:
+    tools = [{"type": f"{name}_20250124", "name": name} for name in ("bash", "text_editor", "computer", "memory")]
+    settings = ModelSettings(extra={"tools": tools}, max_output_tokens=300)
+    result, sent = await run_over(MESSAGES, [], settings=settings, limits=Limits(max_total_tokens=4_500, landing=None))
+    assert result.stop is not None
+    assert (result.stop.reason, sent) == ("token_limit_exceeded", [])
+
+
+UNBOUNDED: list[dict[str, Any]] = [
+    {"tools": [{"type": "web_search_20250305", "name": "web_search"}]},
+    {"web_search_options": {}},
+    {"mcp_servers": [{"url": "https://tools.example"}]},
+    {"context_management": {"edits": [{"type": "compact_20260112"}]}},
+    {"prompt": {"id": "pmpt_1"}},
+    {"extra_body": {"plugins": [{"id": "web"}]}},
+    {"data_sources": [{"type": "azure_search", "parameters": {}}]},
+    {"extra_body": {"enable_search": True}},
+    {"vector_store_ids": ["vs_1"]},
+    {"preset": "writer"},
+    {"compaction": {"type": "summarize"}},
+    {"tools": [{"googleSearch": {}}]},
+]
+OTHER_MODELS: list[dict[str, Any]] = [
+    {"models": ["dear-model"]},
+    {"fallbacks": [{"model": "dear-model"}]},
+    {"tools": [{"type": "advisor_20260301", "model": "dear-model"}]},
+    {"tools": [{"type": "image_generation"}]},
+]
+
+
+@pytest.mark.parametrize("extra", UNBOUNDED + OTHER_MODELS)
+async def test_what_a_provider_does_by_itself_needs_a_bound_under_a_ceiling(extra: dict[str, Any]) -> None:
+    """The request is refused before it is sent; it used to be counted only afterwards, above the ceiling."""
+    with pytest.raises(ConfigurationError, match=r"ModelSettings\.extra .*(extra_max_tokens=|fallback=)"):
+        await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra=extra))
+    free = Limits(max_cost_usd=None, max_total_tokens=None, max_turns=2)
+    result, _ = await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra=extra), limits=free)
+    assert result.stop is None
+
+
+GEMINI: dict[str, Any] = {"extra_body": {"extra_body": {"google": {"cached_content": "c", "thinking_config": {}}}}}
+UNKNOWN: list[tuple[dict[str, Any], str]] = [
+    ({"top_k": 3, "new_search": {}}, "new_search"),
+    ({"disable_search": False}, "disable_search"),
+    ({"enable_thinking": True}, "enable_thinking"),
+    ({"thinking_budget": 8_192}, "thinking_budget"),
+    ({"extra_body": {"n_predict": 90_000, "min_p": 0.1}}, "n_predict"),
+    (GEMINI, "cached_content"),
+    ({"extra_body": {"extra_body": {"enable_search": True}}}, "enable_search"),
+    ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
+]
+
+
+@pytest.mark.parametrize(("extra", "name"), UNKNOWN)
+async def test_a_field_that_nobody_knows_needs_a_bound_where_a_ceiling_is_named(
+    extra: dict[str, Any], name: str
+) -> None:
+    for named in (Limits(max_cost_usd=5), Limits(max_total_tokens=90_000), Limits(max_output_tokens=90_000)):
+        with pytest.raises(
+            ConfigurationError, match=f"knows here how much {name} in .*extra_max_tokens=.*0 if it adds none"
+        ):
+            await run_over(CHAT, [chat("stop")], settings=ModelSettings(extra=extra), limits=named)
+    for settings, limits in (
+        (ModelSettings(extra=extra, extra_max_tokens=0), Limits(max_cost_usd=5)),
+        (ModelSettings(extra=extra), Limits()),
+    ):
+        result, sent = await run_over(CHAT, [chat("stop")], settings=settings, limits=limits)
+        assert (result.stop, len(sent)) == (None, 1)
+
+
+async def test_a_ceiling_of_an_account_or_around_a_run_is_a_named_one(tmp_path: Path) -> None:
+    agent: Agent[str] = Agent(ScriptedModel(["An owl."]), "Be brief.", str)
+    settings = ModelSettings(extra={"new_search": {}})
+    refused = pytest.raises(ConfigurationError, match="new_search")
+    paid = replace(agent, limits=Limits(account="team", account_limit="$20/day"))
+    with refused:
+        await paid.arun("What is it?", settings=settings, ledger=str(tmp_path / "ledger.db"))
+    with contained(max_cost_usd=1, store=None), refused:
+        await agent.arun("What is it?", settings=settings)
+    with contained(max_steps=9, store=None):
+        result = await agent.arun("What is it?", settings=settings)
+    assert result.output == "An owl."
+
+
+async def test_what_is_switched_off_needs_no_bound() -> None:
+    extra: dict[str, Any] = {"enable_search": False, "plugins": [], "web_search_options": None, "new_search": None}
+    extra |= {"enable_thinking": False}
+    settings = ModelSettings(extra=extra)
+    result, _ = await run_over(CHAT, [chat("stop")], settings=settings)
+    assert result.stop is None
+
+
+@pytest.mark.parametrize("name", ["gpt-5-search-api", "perplexity/sonar-deep-research", "compound-beta", "x:online"])
+async def test_a_model_that_searches_by_itself_needs_a_bound_under_a_ceiling(name: str) -> None:
+    model = ScriptedModel(["An owl."], name=name)
+    agent: Agent[str] = Agent(model, "Be brief.", str, limits=Limits(max_total_tokens=60_000))
+    with pytest.raises(ConfigurationError, match=rf"{name} makes the provider .*searches by itself.*extra_max_tokens="):
+        await agent.arun("What is it?")
+    result = await agent.arun("What is it?", settings=ModelSettings(extra_max_tokens=20_000))
+    assert result.output == "An owl."
+    with pytest.raises(ConfigurationError, match="searches by itself"):
+        await Agent(ScriptedModel(["No."]), "Be brief.", str).arun("What is it?", fallback=[model])
+
+
+@pytest.mark.parametrize("name", ["langgraph/owl", "bedrock/agentcore/arn", "vertex_ai/agent_engine/1", "a2a/owl"])
+async def test_an_agent_in_the_place_of_a_model_needs_a_bound_under_a_ceiling(name: str) -> None:
+    agent: Agent[str] = Agent(ScriptedModel(["An owl."], name=name), "Be brief.", str)
+    with pytest.raises(ConfigurationError, match=rf"{name} makes the provider .*works by itself.*extra_max_tokens="):
+        await agent.arun("What is it?")
+    result = await agent.arun("What is it?", settings=ModelSettings(extra_max_tokens=20_000))
+    assert result.output == "An owl."
+
+
+@pytest.mark.parametrize("extra", UNBOUNDED)
+async def test_the_named_bound_is_reserved_beside_the_call(extra: dict[str, Any]) -> None:
+    settings = ModelSettings(extra=extra, extra_max_tokens=30_000)
+    result, sent = await run_over(CHAT, [chat("stop")], settings=settings, limits=Limits(max_total_tokens=60_000))
+    assert result.stop is None
+    assert len(sent) == 1
+    result, sent = await run_over(CHAT, [chat("stop")], settings=settings, limits=Limits(max_total_tokens=29_000))
+    assert result.stop is not None
+    assert (result.stop.reason, sent) == ("token_limit_exceeded", [])
+
+
+@pytest.mark.parametrize("extra", [UNBOUNDED[0], OTHER_MODELS[0]])
+async def test_ceilings_around_a_run_count_as_its_own(extra: dict[str, Any]) -> None:
+    settings = ModelSettings(extra=extra, extra_max_tokens=None if extra in UNBOUNDED else 0)
+    model = ScriptedModel(["An owl."])
+    agent: Agent[str] = Agent(model, "Be brief.", str, limits=Limits(max_total_tokens=None))
+    refused = pytest.raises(ConfigurationError, match=r"ModelSettings\.extra")
+    with contained(max_cost_usd=1, store=None), refused:
+        await agent.arun("What is it?", settings=settings)
+    with ExecutionContext(Limits(max_cost_usd=1)), refused:
+        await agent.arun("What is it?", settings=settings)
+    with refused:
+        adapter = Adapter(model, settings=settings)
+        await adapter.evaluate_async(agent.prompt("What?"), budget_tracker=BudgetTracker(Budget(max_cost_usd=1)))
+    with ExecutionContext(Limits(max_cost_usd=1)):
+        result = await agent.arun("What is it?", settings=settings, parent=None)
+    assert result.output == "An owl."
+
+
+async def test_other_models_need_no_price_where_only_tokens_are_limited() -> None:
+    settings = ModelSettings(extra={"models": ["other"]}, extra_max_tokens=20_000)
+    limits = Limits(max_cost_usd=None, max_total_tokens=90_000)
+    result, _ = await run_over(CHAT, [chat("stop")], settings=settings, limits=limits)
+    assert result.stop is None
+
+
+@pytest.mark.parametrize(
+    ("told", "output"),
+    [
+        ({"total_tokens": 399, "completion_tokens_details": {"reasoning_tokens": 386}}, 387),  # xAI
+        ({"total_tokens": 999, "completion_tokens_details": {"reasoning_tokens": 386}}, 387),
+        ({"total_tokens": 399}, 388),  # Gemini
+        ({"total_tokens": 12, "completion_tokens_details": {"reasoning_tokens": 1}}, 1),  # OpenAI
+        ({"total_tokens": 5}, 1),
+        ({"total_tokens": "399"}, 1),
+        ({}, 1),
+    ],
+)
+def test_reasoning_that_is_counted_beside_the_answer_is_charged(told: dict[str, Any], output: int) -> None:
+    usage = {"prompt_tokens": 11, "completion_tokens": 1, **told}
+    whole = read_whole(OpenAIChatModel.wire, json_reply({"id": "c", "choices": [], "usage": usage}).body).usage
+    assert whole is not None
+    assert (whole.input_tokens, whole.output_tokens) == (11, output)
+    reply = msgspec.json.decode(chat("stop").body, type=dict[str, Any])
+    answer = msgspec.convert({**reply, "usage": usage}, Completion)
+    assert read_reply(answer, "x-ai", "any", 0).usage == whole
+
+
+@whole_or_streamed
+async def test_a_run_is_charged_for_reasoning_that_is_counted_beside_the_answer(stream: bool) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 5_012}
+    whole = {**msgspec.json.decode(chat("stop").body, type=dict[str, Any]), "usage": usage}
+    reply = streamed(SAID, {**COUNTED, "usage": usage}, done=True) if stream else json_reply(whole)
+    result, _ = await run_over(CHAT, [reply], stream=stream)
+    assert result.usage.tokens == TokenUsage(9, 5_003)
 
 
 SAID: dict[str, Any] = {"choices": [{"index": 0, "delta": {"content": "A bird."}, "finish_reason": None}]}

@@ -18,14 +18,15 @@ import pytest
 from tests.kit import agent
 from watchkeeper.accounting.limits import UNLIMITED
 from watchkeeper.adapters.anthropic import AnthropicModel
-from watchkeeper.adapters.endpoint import REMOTE
+from watchkeeper.adapters.endpoint import REMOTE, check_extra
 from watchkeeper.adapters.litellm import LiteLLMModel
 from watchkeeper.adapters.openai_chat import OpenAIChatModel
 from watchkeeper.adapters.openai_responses import OpenAIResponsesModel
 from watchkeeper.app.models import model_from
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.model import Model
+from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.core.secrets import MOST_HELD, REDACTED, hold, redacted
 from watchkeeper.runtime.result import RunResult
 
 
@@ -172,3 +173,12 @@ async def test_a_key_that_the_model_repeats_is_not_stored(
     stored = written(tmp_path)
     assert key not in stored
     assert "You sent Bearer [redacted] to " in stored
+
+
+def test_what_extra_fields_hold_for_each_request_pushes_out_no_lasting_key() -> None:
+    hold("lasting-key-of-mine")
+    for number in range(MOST_HELD):
+        fields = {"authorization": f"Bearer token-of-customer-{number:04}", "prompt_cache_key": f"customer-{number}"}
+        check_extra(ModelSettings(extra=fields), frozenset())
+    said = "customer-255 has a file"
+    assert redacted(f"lasting-key-of-mine token-of-customer-0255, {said}") == f"{REDACTED} {REDACTED}, {said}"

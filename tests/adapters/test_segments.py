@@ -10,7 +10,7 @@ import pytest
 from tests.adapters.remote import CHAT, LOOKUP, REMOTES, Remote, conversation, request
 from watchkeeper.core.messages import AssistantMessage, SystemMessage, ToolCall, ToolMessage, Transcript, UserMessage
 from watchkeeper.local.steps import make_plan, request_body
-from watchkeeper.runtime.events import segment_of
+from watchkeeper.runtime.result import segment_of
 from watchkeeper.testing.wire import Reply, say
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,7 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.kit import ANSWER, Call, Inside, Say, ScriptedModel, agent, answers, children, events, inside, play, question
+from tests.kit import (
+    ANSWER,
+    Call,
+    Inside,
+    Say,
+    ScriptedModel,
+    agent,
+    answers,
+    children,
+    events,
+    inside,
+    left_of,
+    play,
+    question,
+)
 from tests.subagents.support import DIG, dispatching, parent_template
 from tests.subagents.support import task as dispatched
 from watchkeeper.accounting.budget import Budget
@@ -36,7 +48,6 @@ from watchkeeper.core.errors import (
 from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.model import ModelReply, ModelRequest
 from watchkeeper.core.usage import ModelPrice, TokenUsage
-from watchkeeper.core.workers import run_in_worker
 from watchkeeper.judging.evaluator import NestedEvaluator
 from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Feedback
@@ -45,7 +56,8 @@ from watchkeeper.prompt.evaluation import NestedExecutionContext
 from watchkeeper.prompt.observer import Escalation, FeedbackContext, FeedbackProviderConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import AdviceAcknowledged, ChildEnded, ChildKind, ChildStarted, RunEnded, RunStarted
+from watchkeeper.runtime.advice_events import AdviceAcknowledged
+from watchkeeper.runtime.events import ChildEnded, ChildKind, ChildStarted, RunEnded, RunStarted
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import StateInherited
@@ -394,18 +406,13 @@ def test_whatever_way_children_end_nothing_of_them_stays(ends: list[str], carve:
                 run.result.session.reset()
             del run
         left.append(gate.left())
-        gc.collect()
-        assert [reference() for reference in references] == [None] * len(ends)
+        assert left_of(references) == 0
         return spent
 
     async def scenario() -> tuple[Any, Inside]:
         return await inside(act, ScriptedModel(respond), Limits(deadline="2h", max_total_tokens=500_000), clock=clock)
 
-    gc.freeze()  # what the process held before need not be collected, and is the most of it by far
-    try:
-        result, checker = asyncio.run(scenario())
-    finally:
-        gc.unfreeze()
+    result, checker = asyncio.run(scenario())
     assert checker.raised == []
     assert left[0]["max_total_tokens"] - left[1]["max_total_tokens"] == checker.said[0]
     assert len(events(result, ChildStarted)) == len(events(result, ChildEnded)) == len(ends)
@@ -672,13 +679,22 @@ async def test_what_is_kept_for_the_verdict_is_not_had_by_calling_oneself_a_verd
 
 
 class Lingering(ScriptedModel):
-    """Takes its time to break off: longer than the gate waits for it."""
+    """Takes its time to break off: longer than the gate waits for it on a clock that this moves."""
+
+    def __init__(self, clock: TestClock, name: str = "scripted") -> None:
+        """Turn this clock."""
+        super().__init__([], name=name)
+        self.clock = clock
+        self.asked = asyncio.Semaphore(0)
+        self.let_go = asyncio.Event()
 
     async def turn(self, request: ModelRequest) -> ModelReply:
+        self.asked.release()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.03)
+            asyncio.get_running_loop().call_soon(self.clock.advance, 1)  # once the gate has begun to wait
+            await self.let_go.wait()
         return await super().turn(request)
 
 
@@ -687,9 +703,12 @@ class Asks:
 
     asks_model = True
 
+    def __init__(self, judge: Lingering) -> None:
+        self.judge = judge
+
     async def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
         nested = context.create_nested_context()
-        evaluator = NestedEvaluator(Adapter(Lingering([])), prompt=question(), context=nested)
+        evaluator = NestedEvaluator(Adapter(self.judge, clock=self.judge.clock), prompt=question(), context=nested)
         await evaluator.evaluate_async()
         return TaskCompletionResult.ok()
 
@@ -702,33 +721,34 @@ def booked(result: RunResult[Any]) -> tuple[int, int]:
 
 async def test_a_judge_that_was_cut_off_is_booked_in_the_result() -> None:
     section = MarkdownSection(title="Task", key="task", template="Work.")
-    template = PromptTemplate[str](ns="tests", key="agent", sections=[section], task_completion_checker=Asks())
-    limits = Limits(deadline=timedelta(milliseconds=150))
-    result = await arun(template, model=ScriptedModel(["done"]), limits=limits, store=None)
+    judge = Lingering(TestClock())
+    template = PromptTemplate[str](ns="tests", key="agent", sections=[section], task_completion_checker=Asks(judge))
+    running = asyncio.ensure_future(
+        arun(template, model=ScriptedModel(["done"]), limits=Limits(deadline="10s"), store=None, clock=judge.clock)
+    )
+    await judge.asked.acquire()
+    judge.clock.advance(10)
+    result = await running
+    judge.let_go.set()
     assert result.completion == "unverified"
     assert booked(result) == (20 + 16_384, 20 + 16_384)
 
 
 async def test_all_of_several_children_that_an_abort_cut_off_are_booked_in_the_result() -> None:
     begun: list[Session] = []
-    all_begun = threading.Event()
-
-    def count(child: Session) -> None:
-        begun.append(child)
-        if len(begun) == 3:
-            all_begun.set()
-
-    section = PromptSubagentToolsSection(PromptRegistry(DIG), model=Lingering([], name="child"), hydrate=count)
+    child = Lingering(TestClock(), "child")
+    section = PromptSubagentToolsSection(PromptRegistry(DIG), model=child, hydrate=begun.append)
     model = ScriptedModel([dispatching(dispatched(), dispatched(), dispatched()), "done"])
-    running = asyncio.ensure_future(arun(parent_template(section), model=model, store=None))
-    await run_in_worker(all_begun.wait, 10)
-    await asyncio.sleep(0.02)
+    running = asyncio.ensure_future(arun(parent_template(section), model=model, store=None, clock=child.clock))
+    for _ in range(3):
+        await child.asked.acquire()
     parent = begun[0].parent
     assert parent is not None
     children = children_of(parent)
     assert children is not None
     children.family.scope.gate.abort("enough")
     result = await running
+    child.let_go.set()
     assert result.stop is not None
     assert result.stop.reason == "aborted"
     assert booked(result) == (20 + 3 * 16_384, 20 + 3 * 16_384)

@@ -7,7 +7,8 @@ import asyncio
 from tests.kit import Call, ScriptedModel, question
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
-from watchkeeper.children.child import ChildTask, children_of, is_inside
+from watchkeeper.children.child import ChildTask, children_of
+from watchkeeper.children.innermost import is_inside
 from watchkeeper.loop.run import children_outside_runs
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate

@@ -16,8 +16,10 @@ from tests.contained_sdk.test_http import GPT, HELLO, anything
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk.addresses import address_of, normal_path, purpose_of
+from watchkeeper.contained_sdk.calls import CallStopped
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.contained_sdk.reading import wire_at
+from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, UnpricedModelError
 from watchkeeper.shield.egress import EgressAllowList
 from watchkeeper.shield.pipeline import ShieldPipeline
@@ -36,6 +38,20 @@ GENERATING = [
     "/v1/audio/speech",
     "/v1/threads/runs",
     "/v1/threads/t/runs",
+    "/v1/videos/edits",
+    "/v1/videos/extensions",
+    "/v1/realtime",
+    "/v1/realtime/transcription_sessions",
+    "/v1/realtime/calls/c/accept",
+    "/v1/chatkit/sessions",
+    "/v1/vector_stores/v/files",
+    "/v1/vector_stores/v/search",
+    "/v1/fine_tuning/jobs/j/resume",
+    "/v1/fine_tuning/alpha/graders/run",
+    "/v1/sessions",
+    "/v1/sessions/s/events",
+    "/v1/deployments/d/run",
+    "/v1/dreams",
     "/v1/fine_tuning/jobs",
     "/model/anthropic.claude-v2%3A1/invoke",
     "/model/arn%3Aaws%3Abedrock%3Aeu%3A1%3Ainference-profile%2Fx/converse-stream",
@@ -158,6 +174,27 @@ def test_reading_with_the_body_of_a_model_call_is_one() -> None:
         assert ctx.usage.steps == 1
 
 
+WEBSOCKET = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+
+
+def handshake(request: httpx.Request) -> httpx.Response:
+    return httpx.Response(101, headers=WEBSOCKET, extensions={"network_stream": request.url})
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime?model=gpt-realtime-2", "/v1/responses"])
+def test_a_websocket_is_not_read_for_nothing(path: str) -> None:
+    """What is said over it is on the bill, and nobody sees it here."""
+    url = f"http://localhost{path}"
+    with contained_http_client(httpx.MockTransport(handshake)) as http:
+        with pytest.raises(ConfigurationError, match='uncounted="allow"'), contained(max_total_tokens=1000):
+            http.get(url, headers=WEBSOCKET)
+        with pytest.raises(UnpricedModelError), contained(max_cost_usd=1):
+            http.get("http://localhost/anything", headers=WEBSOCKET)
+        with contained(max_cost_usd=1, uncounted="allow") as ctx, http.stream("GET", url, headers=WEBSOCKET) as opened:
+            assert (opened.status_code, opened.extensions["network_stream"]) == (101, httpx.URL(url))
+            assert (ctx.usage.steps, ctx.usage.cost_nanos) == (1, None)
+
+
 def test_a_request_that_names_another_path_than_its_address_is_refused() -> None:
     with WireServer(anything) as server, contained_http_client() as http:
         with pytest.raises(ConfigurationError, match="put the path into the address"), contained():
@@ -244,6 +281,22 @@ def test_a_block_inside_cannot_allow_what_the_one_around_it_refuses() -> None:
         with contained(max_total_tokens=1000, uncounted="allow"), contained():
             http.post(f"{server.url}/v1/completions", json={})
         assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("limits", [Limits(max_total_tokens=1000), Limits(max_input_tokens="1M")])
+def test_a_context_around_refuses_what_cannot_be_counted_as_a_block_does(limits: Limits) -> None:
+    with WireServer(anything) as server, contained_http_client() as http:
+        with ExecutionContext(limits), pytest.raises(CallStopped, match='uncounted="allow"'):
+            http.post(f"{server.url}/v1/completions", json={})
+        with ExecutionContext(limits), pytest.raises(ConfigurationError, match='uncounted="allow"'), contained():
+            http.post(f"{server.url}/v1/completions", json={})
+        assert server.requests == []
+        with ExecutionContext(limits) as ctx, contained(uncounted="allow"):
+            http.post(f"{server.url}/v1/completions", json={})
+            assert ctx.usage.tool_calls == 1
+        with ExecutionContext(Limits(max_steps=9)) as ctx:
+            http.post(f"{server.url}/v1/completions", json={})
+            assert ctx.usage.tool_calls == 1
 
 
 def test_there_are_two_words_for_what_cannot_be_counted() -> None:

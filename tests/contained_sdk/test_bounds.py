@@ -7,10 +7,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gzip
+import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
+import httpx2
 import msgspec
 import openai
 import pytest
@@ -34,14 +38,17 @@ from tests.contained_sdk.test_http import (
     whole_or_streamed,
 )
 from watchkeeper.accounting.limits import Limits
-from watchkeeper.asking.models import TOOLS_OVERHEAD
+from watchkeeper.adapters.openai_responses import RESPONSES
+from watchkeeper.asking.provider_work import TOOLS_OVERHEAD
 from watchkeeper.blocks.contained import contained
-from watchkeeper.contained_sdk import exchange
-from watchkeeper.contained_sdk.calls import CallStopped
+from watchkeeper.contained_sdk import calls, exchange
+from watchkeeper.contained_sdk.calls import CallStopped, Counted
 from watchkeeper.contained_sdk.http import contained_http_client
+from watchkeeper.contained_sdk.jobs import Job, Jobs
+from watchkeeper.contained_sdk.reading import Seen, SentRequest
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, UnpricedModelError
-from watchkeeper.core.usage import ModelPrice
+from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.testing.fake_anthropic import FakeAnthropic
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireServer, json_reply, say
@@ -54,7 +61,11 @@ from watchkeeper.testing.wire import EVENT_STREAM, WireReply, WireServer, json_r
 def test_a_deeply_nested_body_is_counted_or_refused(levels: int, place: str) -> None:
     deep = "[" * levels + "]" * levels
     message = '{"role": "user", "content": "Hi."}'
-    held = {"messages": f'[{{"role": "user", "content": {deep}}}]', "tools": f'[{{"x": {deep}}}]', "metadata": deep}
+    held = {
+        "messages": f'[{{"role": "user", "content": {deep}}}]',
+        "tools": f'[{{"name": "x", "x": {deep}}}]',
+        "metadata": deep,
+    }
     body = f'{{"model": "{GPT}", "messages": [{message}], "{place}": {held[place]}}}'
     with FakeOpenAI(always(say("Good."))) as server, contained_http_client() as http:
         try:
@@ -377,3 +388,76 @@ def test_an_event_whose_counts_cannot_be_read_costs_what_was_reserved() -> None:
         with OpenAI(api_key="k", base_url=server.url, http_client=http) as client, contained(prices=PRICES) as gate:
             list(chat(client, stream=True, max_tokens=9_500))
         assert gate.usage.tokens.output_tokens == 9_500
+
+
+@pytest.mark.parametrize("more", [{}, {"model": "gpt-image-1"}])
+def test_a_tool_by_which_another_model_draws_has_no_price(more: dict[str, str]) -> None:
+    """What it draws is on the bill, but in no count of the answer."""
+    tools: Any = [{"type": "image_generation", **more}]
+    with FakeOpenAI(always(say("Good."))) as server, sync_client(responses, server) as client:
+        with pytest.raises(UnpricedModelError, match="image_generation"):
+            with contained(max_cost_usd=1, max_part_tokens=100, prices=PRICES):
+                responses(client, tools=tools)
+        assert server.requests == []
+        with contained(max_total_tokens=50_000, max_part_tokens=100) as ctx:
+            responses(client, tools=tools)
+        assert ctx.usage.model_calls == 1
+
+
+# --- what is billed although it failed --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("provider", "code", "calls"),
+    [("azure", "content_filter", 1), ("openai", "content_filter", 0), ("groq", "tool_use_failed", 1)],
+)
+def test_a_refusal_that_the_provider_bills_is_charged_what_was_reserved(provider: str, code: str, calls: int) -> None:
+    """Azure bills a prompt that its filter has read; Groq refuses what the model has written."""
+    refused = json_reply({"error": {"message": "no", "code": code}}, 400)
+    prices = {f"{provider}:m": ModelPrice.per_million(1, 1)}
+    with WireServer(lambda request: refused) as server, contained_http_client(provider=provider) as http:
+        with contained(max_cost_usd=1, prices=prices) as ctx:
+            body = {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 300}
+            assert http.post(f"{server.url}/v1/chat/completions", json=body).status_code == 400
+            assert (ctx.usage.presumed.calls, ctx.usage.tokens.output_tokens) == (calls, 300 * calls)
+            assert ((ctx.usage.cost_nanos or 0) > 300_000) is bool(calls)
+
+
+@pytest.mark.parametrize("module", [httpx, httpx2])
+def test_a_body_that_came_in_pieces_is_sent_with_one_length(module: Any) -> None:
+    """Two lengths are two requests to some servers, and none to others."""
+    sent: list[Any] = []
+
+    def answer(request: Any) -> Any:
+        sent.append(request.headers)
+        return module.Response(200, json={})
+
+    body = msgspec.json.encode({"model": GPT, "messages": []})
+    with contained_http_client(module.MockTransport(answer)) as http, contained(store=None):
+        http.post("http://localhost/v1/chat/completions", content=iter([body[:9], body[9:]]))
+    assert int(sent[0]["content-length"]) > len(body)
+    assert "transfer-encoding" not in sent[0]
+
+
+def test_threads_that_learn_at_once_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer would be lost if what it counted could not be kept: it is paid by then."""
+    monkeypatch.setattr(calls, "KEPT_ANSWERS", 1)
+    monkeypatch.setattr("watchkeeper.contained_sdk.jobs.KEPT_JOBS", 1)
+    counted, jobs = Counted(), Jobs()
+    sent = SentRequest(RESPONSES, b'{"model":"m","input":"Hello there."}', "http://localhost")
+
+    def learn(thread: int) -> None:
+        for number in range(8000):
+            seen = Seen()
+            seen.usage, seen.response_id = TokenUsage(10, 5), f"{thread}-{number}"
+            counted.learn(sent, seen)
+            jobs.add(seen.response_id, Job(RESPONSES, lambda seen: None, ""))
+            jobs.learn(seen.response_id, seen)
+
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert [*pool.map(learn, range(8))] == [None] * 8
+    finally:
+        sys.setswitchinterval(switching)

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI, OpenAI
 
 from tests.kit import collect_garbage
+from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk import exchange as contained_streams
@@ -40,6 +41,7 @@ from watchkeeper.contained_sdk.http import (
 )
 from watchkeeper.contained_sdk.reading import Seen, SentRequest
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, RunStoppedError, UnpricedModelError
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.shield.circuit_breaker import CircuitBreakers
@@ -319,6 +321,30 @@ def test_the_cap_is_what_was_granted_and_everything_else_keeps_its_bytes() -> No
     assert third["max_tokens"] == 490
 
 
+@pytest.mark.parametrize("first", [-1, 50, 90_000])
+@pytest.mark.parametrize("second", [-5, 50, 90_000])
+def test_of_two_caps_and_of_negative_ones_none_gets_past_what_was_granted(first: int, second: int) -> None:
+    """vLLM takes the newer of both, others the older one; LM Studio takes -1 for no cap at all."""
+    caps = {"max_tokens": first, "max_completion_tokens": second}
+    with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server) as client:
+        with contained(max_output_tokens=500):
+            chat(client, **caps)
+        sent = server.bodies()[0]
+    assert {name: sent[name] for name in caps} == {name: 50 if cap == 50 else 500 for name, cap in caps.items()}
+
+
+def test_a_ceiling_holds_at_a_server_that_takes_the_larger_of_two_caps() -> None:
+    def larger(number: int, body: Mapping[str, Any]) -> Step:
+        written = max(body["max_tokens"], body["max_completion_tokens"])
+        return say("Good.", usage=TokenUsage(len(msgspec.json.encode(body["messages"])), written))
+
+    with FakeOpenAI(larger) as server, sync_client(chat, server) as client:
+        with pytest.raises(RunStoppedError) as caught, contained(max_cost_usd="$0.20", prices=PRICES):
+            while True:
+                chat(client, max_tokens=50, max_completion_tokens=9_000)
+    assert 190_000_000 < caught.value.result.usage.cost_nanos <= 200_000_000
+
+
 def test_several_alternatives_share_what_was_granted() -> None:
     with FakeOpenAI(always(say("Good."))) as server, sync_client(chat, server) as client:
         with contained(max_output_tokens=900):
@@ -438,6 +464,8 @@ def test_a_model_without_a_price_is_refused_before_its_first_request() -> None:
             assert ctx.usage.cost_nanos == COST
 
 
+ADDED: dict[str, Any] = {"type": "additional_tools", "role": "developer", "tools": [{"type": "web_search"}]}
+GOOGLED: dict[str, Any] = {"extra_body": {"tools": [{"googleSearch": {}}]}}
 IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x.invalid/a.png"}}]}]
 
 
@@ -452,9 +480,17 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url":
         (chat, {"web_search_options": {}}),
         (chat, {"extra_body": {"search_parameters": {"mode": "on"}}}),
         (chat, {"extra_body": {"plugins": [{"id": "web"}]}}),
+        (chat, {"extra_body": {"data_sources": [{"type": "azure_search"}]}}),
+        (chat, {"extra_body": {"enable_search": True}}),
+        (chat, GOOGLED),
+        (chat, {"model": "gpt-5-search-api"}),
         (responses, {"input": [{"id": "msg_1"}]}),
         (responses, {"previous_response_id": "resp_unseen"}),
         (responses, {"tools": [{"type": "web_search"}]}),
+        (responses, {"input": [*HELLO, ADDED]}),
+        (responses, {"input": [*HELLO, {"type": "compaction_trigger"}]}),
+        (chat, {"messages": [{"role": "user", "content": [{"type": "stored_text", "text_id": "t"}]}]}),
+        (chat, {"messages": [{"role": "user", "content": [{"image_url": {"url": "https://x/a.png"}}]}]}),
         (messages, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
     ],
 )
@@ -471,6 +507,53 @@ def test_what_its_bytes_do_not_bound_needs_a_bound(ask: Ask, more: dict[str, Any
             assert ctx.usage.tokens == TOKENS
         with contained(max_total_tokens=None):
             ask(client, **more)
+
+
+UNKNOWN: Any = {"extra_body": {"new_search": {}}}
+THINKS: Any = {"extra_body": {"enable_thinking": True}}
+GEMINI: Any = {"extra_body": {"extra_body": {"google": {"cached_content": "c", "thinking_config": {}}}}}
+
+
+@pytest.mark.parametrize("ask", [chat, responses, messages])
+@pytest.mark.parametrize(
+    ("more", "name"), [(UNKNOWN, "new_search"), (GEMINI, "cached_content"), (THINKS, "enable_thinking")]
+)
+def test_a_field_that_nobody_knows_needs_a_bound_where_a_ceiling_is_named(
+    ask: Ask, more: dict[str, Any], name: str
+) -> None:
+    with server_for(ask, always(say("Good."))) as server, sync_client(ask, server) as client:
+        refused = pytest.raises(ConfigurationError, match=f"knows here how much {name} may.*max_part_tokens")
+        with refused, contained(max_total_tokens="90k"):
+            ask(client, **more)
+        with pytest.raises(RunStoppedError), contained(max_total_tokens="90k", max_part_tokens="91k"):
+            ask(client, **more)
+        with pytest.raises(CallStopped, match=name), ExecutionContext(Limits(max_total_tokens="90k")):
+            ask(client, **more)
+        assert server.requests == []
+        for allowed in ({"max_part_tokens": 1}, {"uncounted": "allow"}):
+            with contained(max_total_tokens="90k", **cast("Any", allowed)) as ctx:
+                ask(client, **more)
+                assert ctx.usage.tokens == TOKENS
+        with contained():
+            ask(client, **more)
+
+
+SIZED: list[tuple[Ask, dict[str, Any]]] = [
+    (chat, {"role": "user", "content": [{"text": "Hi."}, {"type": "reference", "reference_ids": [1]}]}),
+    (responses, {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}),
+    (responses, {"type": "custom_tool_call_output", "call_id": "c", "output": "Done."}),
+    (responses, {"role": "assistant", "content": [{"type": "output_text", "text": "Hi.", "annotations": []}]}),
+    (messages, {"role": "user", "content": [{"type": "search_result", "source": "x", "title": "y", "content": []}]}),
+    (messages, {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}),
+]
+
+
+@pytest.mark.parametrize(("ask", "item"), SIZED)
+def test_parts_that_are_no_more_than_their_bytes_need_no_bound(ask: Ask, item: dict[str, Any]) -> None:
+    with server_for(ask, always(say("Good."))) as server, sync_client(ask, server) as client:
+        with contained(max_total_tokens="90k") as ctx:
+            ask(client, **{"input" if ask is responses else "messages": [*HELLO, item]})
+            assert ctx.usage.tokens == TOKENS
 
 
 def test_an_inner_bound_of_a_part_does_not_lower_the_one_around_it() -> None:
@@ -688,7 +771,7 @@ def test_an_interrupt_while_the_answer_is_awaited_drops_the_call(monkeypatch: py
 
     monkeypatch.setattr(contained_streams, "SimpleQueue", Impatient)
     with FakeOpenAI(always(Fault("hang"))) as server, sync_client(chat, server) as client:
-        with pytest.raises(KeyboardInterrupt), contained(timeout="5s"):
+        with pytest.raises(KeyboardInterrupt), contained(timeout="5m"):
             chat(client, stream=True)
 
 
@@ -719,13 +802,19 @@ async def test_an_answer_that_is_not_streamed_though_it_was_to_be_passes(side: P
 @every_side
 @whole_or_streamed
 async def test_the_deadline_ends_a_call(side: Plain, stream: bool) -> None:
-    with FakeOpenAI(always(Fault("hang"))) as server:
+    clock = TestClock()
+
+    def hang(number: int, body: Any) -> Fault:
+        clock.advance(10)
+        return Fault("hang")
+
+    with FakeOpenAI(hang) as server:
         async with side.using(side.client(chat, server)) as client:
             with pytest.raises(RunStoppedError) as caught:
-                async with side.using(contained(timeout="600ms", prices=PRICES)):
+                async with side.using(contained(timeout="10s", prices=PRICES, clock=clock)):
                     await side.of(chat(client, stream=stream))
     assert caught.value.stop.reason == "timeout"
-    assert caught.value.result.elapsed_ms < 5000
+    assert clock.monotonic() == 10
     assert caught.value.result.usage.cost_nanos > 16_384 * 10_000
 
 
@@ -760,13 +849,18 @@ def test_the_first_call_of_a_process_imports_nothing_of_the_sdk_s_in_the_block_s
 @pytest.mark.spec("FR-118")
 @every_side
 async def test_the_deadline_ends_a_stream_in_which_nothing_arrives(side: Plain) -> None:
-    with streaming(events_of("one", "two"), pause=30.0) as server:
+    clock = TestClock()
+    passing = threading.Timer(0.02, clock.advance, [10])  # a moment later, while the rest is awaited
+    with streaming(events_of("one", "two"), pause=600.0) as server:
         async with side.using(side.chat_client(server)) as client:
             with pytest.raises(RunStoppedError) as caught:
-                async with side.using(contained(timeout="200ms")):
-                    await side.all(await side.of(chat(client, stream=True)))
+                async with side.using(contained(timeout="10s", clock=clock)):
+                    stream = await side.of(chat(client, stream=True))
+                    assert (await side.first(stream)).choices[0].delta.content == "one"
+                    passing.start()
+                    await side.all(stream)
+    passing.join()
     assert caught.value.stop.reason == "timeout"
-    assert caught.value.result.elapsed_ms < 5000
 
 
 async def test_cancelling_a_call_is_settled_and_passes_through() -> None:

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -131,11 +134,12 @@ async def test_an_async_stream_that_is_open_is_charged_before_the_block_is_left(
 
 
 class SharedConnection(httpx2.BaseTransport):
-    """Answers as over HTTP/2: all answers come by one socket; of the first one only a part comes."""
+    """Answers as over HTTP/2: all answers come by one socket, and none while another one is read from it."""
 
     def __init__(self) -> None:
         self.far, self.socket = socket.socketpair()
         self.goes_on = threading.Event()
+        self.reading = threading.Lock()
         self.answers = 0
 
     def get_extra_info(self, name: str) -> socket.socket:
@@ -144,13 +148,18 @@ class SharedConnection(httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         self.answers += 1
         parts = {"http_version": b"HTTP/2", "network_stream": self}
-        stream = self.first() if self.answers == 1 else iter(events_of("one", "two"))
+        stream = self.first() if self.answers == 1 else self.second()
         return httpx2.Response(200, headers={"content-type": EVENT_STREAM}, stream=Parts(stream), extensions=parts)
 
     def first(self) -> Iterator[bytes]:
         yield events_of("one")[0]
-        self.goes_on.wait(30)
-        yield b""
+        with self.reading:
+            self.goes_on.wait(30)
+        yield events_of("two")[0]
+
+    def second(self) -> Iterator[bytes]:
+        with self.reading:
+            yield from events_of("one", "two")
 
 
 class Parts(httpx2.SyncByteStream):
@@ -161,17 +170,49 @@ class Parts(httpx2.SyncByteStream):
         return self._parts
 
 
+def ask_over(shared: SharedConnection) -> OpenAI:
+    return OpenAI(api_key="k", base_url="http://127.0.0.1:1", http_client=contained_http_client(shared))
+
+
 def test_a_stream_that_is_closed_early_leaves_a_connection_that_others_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if its reader waits for bytes, because the caller did."""
     monkeypatch.setattr(exchange, "SETTLE_SECONDS", 0.0)
     with SharedConnection() as shared:
-        client = OpenAI(api_key="k", base_url="http://127.0.0.1:1", http_client=contained_http_client(shared))
+        client = ask_over(shared)
         with shared.far, shared.socket, contained(max_cost_usd=1, prices=PRICES) as gate:
-            begin(client).close()
+            stream = begin(client)
+
+            def read() -> None:
+                with suppress(CallStopped):
+                    list(stream)
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            while not shared.reading.locked():
+                pass
+            stream.response.close()
             shared.socket.sendall(b"open")
             assert shared.far.recv(4) == b"open"
             shared.goes_on.set()
+            reader.join()
             assert len(list(chat(client, stream=True))) > 1
     assert gate.usage.model_calls == 2
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_stream_that_nobody_reads_holds_up_no_other_on_its_connection(closed: bool) -> None:
+    """Over HTTP/2 answers wait for the one that is read; a read cannot be ended without ending all of them."""
+    with SharedConnection() as shared:
+        client = ask_over(shared)
+        with shared.far, shared.socket:
+            with contained(max_cost_usd=1, prices=PRICES) as gate:
+                stream = begin(client)
+                if closed:
+                    stream.close()
+                assert len(list(chat(client, stream=True))) == 2
+            assert [node.status for node in gate.get_snapshot().nodes] == ["error", "ok"]
+            assert len(list(chat(client, stream=True))) == 2
+            assert not shared.goes_on.is_set()
 
 
 def test_a_call_in_another_thread_is_charged_before_the_block_is_left() -> None:
@@ -310,3 +351,53 @@ def test_a_worst_case_is_presumed_whatever_the_provider_had_told(ask: Any, part:
                 list(ask(client, stream=True, max_tokens=CAP))
             assert ctx.usage.tokens.output_tokens == CAP
             assert ctx.usage.presumed == Presumed(1, ctx.usage.tokens, ctx.usage.cost_nanos)
+
+
+FORKED = """
+import os, sys
+from openai import OpenAI
+from watchkeeper import contained
+from watchkeeper.contained_sdk import contained_http_client
+from watchkeeper.contained_sdk.calls import CallStopped
+
+client = OpenAI(api_key="k", base_url=sys.argv[1], http_client=contained_http_client())
+ask = [{"role": "user", "content": "Hello there."}]
+
+def read(stream):
+    try:
+        next(iter(stream.response.stream))
+    except CallStopped as error:
+        print("forked" in str(error), flush=True)
+
+def collect(stream):
+    stream.response.stream._stream.__del__()  # httpx has put its own around ours
+
+acts = {"leave": lambda stream: sys.exit(), "close": lambda stream: stream.close(), "collect": collect, "read": read}
+for act in acts.values():
+    try:
+        with contained(store=None) as gate:
+            stream = client.chat.completions.create(model="gpt-5-mini", messages=ask, stream=True)
+            words = [next(stream).choices[0].delta.content]
+            sys.stdout.flush()  # or the child would write it, too
+            child = os.fork()
+            if not child:
+                act(stream)
+                os._exit(0)
+            os.waitpid(child, 0)
+            words += [chunk.choices[0].delta.content for chunk in stream if chunk.choices]
+        print(words, gate.usage.tokens.total)
+    except SystemExit:
+        os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_does_not_end_the_stream_of_its_parent() -> None:
+    """They share the connection: what the child does to its copies of stream and block must not reach it."""
+    parts = [*events_of("one", "two"), USAGE, b"data: [DONE]\n\n"]
+    with streaming(parts, pause=0.3) as server:
+        run = [sys.executable, "-c", FORKED, server.url]
+        done = subprocess.run(run, check=False, capture_output=True, text=True, timeout=60)
+    whole = "['one', 'two'] 15\n"
+    assert done.stdout == whole * 3 + "True\n" + whole, done.stderr
+    assert "Traceback" not in done.stderr  # it may warn of forking beside threads

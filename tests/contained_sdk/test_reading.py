@@ -133,3 +133,23 @@ def test_the_arguments_of_a_tool_are_text() -> None:
     call = {"type": "tool_use", "id": "t", "name": "find", "input": {"type": "file", "name": "a.txt"}}
     body = msgspec.json.encode({"model": "m", "messages": [{"role": "assistant", "content": [call]}]})
     assert SentRequest(MESSAGES, body, "").input_bound()[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("server", "caps", "sent"),
+    [
+        ("https://api.deepseek.com", {"max_completion_tokens": 900}, {"max_completion_tokens": 50, "max_tokens": 50}),
+        ("https://api.deepseek.com", {"max_completion_tokens": 9}, {"max_completion_tokens": 9, "max_tokens": 9}),
+        ("https://api.deepseek.com", {"max_tokens": 900}, {"max_tokens": 50}),
+        ("https://api.deepseek.com", {}, {"max_tokens": 50}),
+        ("https://elsewhere.example", {"max_completion_tokens": 900}, {"max_completion_tokens": 50}),
+    ],
+)
+def test_a_server_that_passes_over_the_newer_cap_gets_the_older_one(
+    server: str, caps: dict[str, int], sent: dict[str, int]
+) -> None:
+    body = msgspec.json.encode({"model": "m", "messages": [], **caps})
+    request = SentRequest(CHAT, body, f"{server}/chat/completions")
+    fields = msgspec.json.decode(request.capped(50), type=dict[str, Any])
+    assert {name: cap for name, cap in fields.items() if name.startswith("max_")} == sent
+    assert msgspec.json.decode(request.capped(None)) == msgspec.json.decode(body)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.containment.gates import TOOL, Held, answer, gate_with, started, unlimited
+from tests.kit import collect_garbage
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.limits import Landing, Limits, Verdict
 from watchkeeper.containment.config import ExecutionConfig
@@ -137,6 +138,7 @@ def test_a_context_that_was_aborted_or_closed_says_nothing_more(clock: TestClock
 
 
 def test_the_clock_keeps_no_context_alive() -> None:
+    collect_garbage()  # what earlier tests left behind has alarms, too
     gc.disable()
     try:
         before = ALARMS.pending

@@ -26,8 +26,8 @@ from watchkeeper.core.workers import Job
 from watchkeeper.shield.circuit_breaker import CircuitBreaker
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.pipeline import ShieldPipeline
-from watchkeeper.tools import isolation
 from watchkeeper.tools.context import ToolInvoked
+from watchkeeper.tools.isolation import call as isolation
 from watchkeeper.tools.tool import Tool, tool
 
 CONFIG = ExecutionConfig(max_cost_usd=1, max_steps=10, max_retries_total=5, timeout_ms=1000)
@@ -309,7 +309,7 @@ def test_a_plain_call_is_not_begun_inside_one_that_overran_its_time(clock: TestC
 
     def outer() -> Decision:
         clock.advance(0.2)
-        left.wait(5)
+        left.wait(30)
         try:
             with ExecutionContext(CONFIG, parent=None) as apart:
                 assert apart.wrap_tool_call(lambda: begun.append("apart")) is Decision.ALLOW
@@ -319,5 +319,5 @@ def test_a_plain_call_is_not_begun_inside_one_that_overran_its_time(clock: TestC
 
     assert gate.wrap_tool_call(outer, WrapOptions("outer", timeout_ms=100)) is Decision.RETRY
     left.set()
-    ended.wait(5)
+    assert ended.wait(30)
     assert begun == ["apart"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,7 +32,7 @@ from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import CALL_TIMEOUT, Ticket
 from watchkeeper.containment.record import Outcome
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import Deadline, TestClock
+from watchkeeper.core.clock import Deadline, TestClock, Timer
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage
 from watchkeeper.shield.decision import Decision
@@ -63,6 +64,24 @@ async def test_async_work_is_cancelled_at_the_deadline_and_the_stop_latches(cloc
     again = await gate.acall(TOOL, answer)
     assert (again.decision, again.stop_reason, again.node_id) == (Decision.HALT, "timeout", None)
     assert gate.get_snapshot().nodes[1].status == "timeout"
+
+
+class LateAlarms(TestClock):
+    """A clock whose alarms have not come yet, as where the thread that gives them waits for its turn."""
+
+    def alarm(self, when: float, callback: Callable[[], None]) -> Timer:
+        return self.call_at(float("inf"), callback)
+
+
+async def test_a_call_at_the_very_moment_of_the_deadline_is_refused_although_its_alarm_is_late() -> None:
+    clock = LateAlarms()
+    gate = gate_with(clock, deadline=timedelta(seconds=10))
+    clock.advance(9.5)
+    assert (await gate.acall(TOOL, answer)).admitted
+    clock.advance(0.5)
+    assert gate.stop is None
+    refused = await gate.acall(TOOL, answer)
+    assert (refused.admitted, refused.stop_reason) == (False, "timeout")
 
 
 @pytest.mark.spec("EC-005")

@@ -13,6 +13,7 @@ from types import FrameType
 
 import pytest
 
+from tests.kit import collect_garbage
 from watchkeeper import Limits
 from watchkeeper.containment import ExecutionContext, WrapOptions
 from watchkeeper.containment.in_flight import CURRENT_CALL
@@ -74,7 +75,7 @@ def run_once(root: ExecutionContext, place: int, *, in_loop: bool) -> bool:
 @pytest.fixture
 def no_collector() -> Generator[None]:
     """Keep the collector from closing another test's coroutine here, which would take the interrupt."""
-    gc.collect()
+    collect_garbage()
     gc.disable()
     yield
     gc.enable()
@@ -119,7 +120,7 @@ def test_a_call_whose_loop_was_closed_is_presumed_when_its_context_closes() -> N
         gate.close()
         assert (gate.usage.cost_nanos, gate.usage.presumed.calls, gate.in_flight) == (10**7, 1, ())
         assert [node.status for node in gate.get_snapshot().nodes] == ["aborted"]
-        gc.collect()  # closes the coroutine
+        collect_garbage()  # closes the coroutine
         assert (root.usage.cost_nanos, root.usage.presumed.calls, root.is_booked) == (10**7, 1, True)
 
 

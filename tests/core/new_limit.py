@@ -7,20 +7,32 @@ import os
 import sqlite3
 import sys
 from contextlib import closing
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.limits import Limits
+from watchkeeper.adapters.scripted import Call, ScriptedModel
+from watchkeeper.app.resume import resume
+from watchkeeper.app.run import run
 from watchkeeper.app.settings import limits_from, settings_here
 from watchkeeper.blocks.contained import contained
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.usage import Usage
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
+from watchkeeper.loop.used import spent_of
 from watchkeeper.observers.resources import PaceEstimator, ResourceObserver
 from watchkeeper.prompt.observer import ObserverContext
+from watchkeeper.prompt.sections import MarkdownSection
+from watchkeeper.prompt.template import PromptTemplate
+from watchkeeper.runtime.events import RunEnded
 from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import ChainMetadata
+from watchkeeper.subagents.payloads import PromptRegistry
+from watchkeeper.subagents.section import PromptSubagentToolsSection
 from watchkeeper.testing import TestClock
+from watchkeeper.tools.context import ToolInvoked
 
 CHILD = CallRequest("child", "helper")
 TOOL = CallRequest("tool", "look")
@@ -103,6 +115,41 @@ def of_the_observers() -> dict[str, Any]:
     }
 
 
+def of_a_run(store: Path) -> dict[str, Any]:
+    """Return how a run whose subagents use up the limit ends, and what it says when it is to go on under which one."""
+    helper = PromptTemplate[str](ns="t", key="help", sections=(MarkdownSection("Role", "role", "Help."),))
+    asked: list[str] = []
+
+    def help_out(request: object) -> str:
+        asked.append("helper")
+        return "Here."
+
+    section = PromptSubagentToolsSection(PromptRegistry(helper), model=ScriptedModel(help_out))
+    boss = PromptTemplate[str](ns="t", key="boss", sections=(MarkdownSection("Task", "task", "Work."), section))
+    task = {"mode": "ad_hoc", "prompt_ns": "t", "prompt_key": "help", "instructions": "Help."}
+    hand_over = Call("dispatch_subagent", task)
+    ended = run(boss, model=ScriptedModel([hand_over] * 3 + ["Half."]), limits=limits(max_child_runs=2), store=store)
+
+    def ask(request: object) -> str:
+        asked.append("boss")
+        return "Done."
+
+    cut_off = [each for each in ended.session.log if not isinstance(each.event, RunEnded)]
+    used = [attrgetter("child_runs")(usage) for usage in (ended.usage, spent_of(cut_off, lambda _: Usage()).usage)]
+    run_id = str(ended.run_id)
+    still = resume(run_id, boss, model=ScriptedModel(ask), store=store)
+    asked_for_nothing = list(asked)
+    higher = resume(run_id, boss, model=ScriptedModel(ask), store=store, limits=limits(max_child_runs=3))
+    return {
+        "ended": None if ended.stop is None else [ended.stop.reason, ended.stop.limit],
+        "handed_over": [event.result.success for event in ended.session[ToolInvoked].all()],
+        "still": None if still.stop is None else still.stop.message,
+        "asked": asked_for_nothing,
+        "higher": [higher.output, asked],
+        "used": used,
+    }
+
+
 if __name__ == "__main__":
     here = Path(sys.argv[1])
     os.chdir(here)
@@ -111,5 +158,6 @@ if __name__ == "__main__":
         "ledger": of_the_ledger(here / "ledger.sqlite3"),
         "settings": of_the_settings(here),
         "observers": of_the_observers(),
+        "run": of_a_run(here / "runs"),
     }
     print(json.dumps(said))

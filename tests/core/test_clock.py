@@ -170,7 +170,7 @@ class TestTheTestClock:
         clock.call_at(5, note)
         thread = threading.Thread(target=clock.advance, args=(6,))
         thread.start()
-        await asyncio.wait_for(fired.wait(), 5)
+        await asyncio.wait_for(fired.wait(), 30)
         thread.join()
         assert threads == [threading.get_ident()]
 
@@ -185,12 +185,12 @@ class TestTheTestClock:
 
         thread = threading.Thread(target=clock.wait, args=(Awaited(), 10))
         thread.start()
-        assert waits.wait(5)
+        assert waits.wait(30)
         clock.advance(9)
         thread.join(0.02)
         assert thread.is_alive()
         clock.advance(1)
-        thread.join(5)
+        thread.join(30)
         assert not thread.is_alive()
 
     @pytest.mark.parametrize("seconds", [None, 10])
@@ -200,7 +200,7 @@ class TestTheTestClock:
         thread = threading.Thread(target=clock.wait, args=(happened, seconds))
         thread.start()
         happened.set()
-        thread.join(5)
+        thread.join(30)
         assert not thread.is_alive()
         assert clock.monotonic() == 0
 

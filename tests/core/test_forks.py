@@ -26,7 +26,7 @@ threading.Thread(target=hold).start()
 held.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(10)
+    signal.alarm(30)
     with lock, lock:
         os._exit(0)
 done.set()
@@ -39,7 +39,7 @@ INSIDE = """
 import os
 from watchkeeper import Agent, tool
 from watchkeeper.adapters.scripted import Call, ScriptedModel
-from watchkeeper.children.child import innermost_run, is_inside_run, run_below
+from watchkeeper.children.innermost import innermost_run, is_inside_run, run_below
 from watchkeeper.containment import enclosing
 
 ends = []

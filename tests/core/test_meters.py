@@ -9,7 +9,7 @@ import subprocess
 import sys
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -19,6 +19,7 @@ from watchkeeper.accounting.call_request import CallRequest
 from watchkeeper.accounting.limits import UNLIMITED, Limits
 from watchkeeper.blocks.contained import SINGLE, Ceilings
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.core.errors import StopReason
 from watchkeeper.core.meters import BY_FIELD, COLUMNS, METERS, SHARED, TOLD
 from watchkeeper.core.usage import Usage
 from watchkeeper.ledgers.sqlite_ledger import SqliteLedger
@@ -42,15 +43,36 @@ ROW = """    LimitMeter(
 """
 ROWS_END = ")\n# fmt: on\n"
 
+REASON = '    "child_run_limit_exceeded",\n'
+REASONS_END = "    # a shield hook's: it returned HALT or QUARANTINE, or it failed\n"
+
+COUNT = "    child_runs: int = 0\n"
+COUNTS_END = "    presumed: Presumed = NOTHING_PRESUMED\n\n    @property\n    def cost"
+
+ADDED = (
+    ("accounting/limits.py", FIELDS_END, FIELD),
+    ("core/meters.py", ROWS_END, ROW),
+    ("core/errors.py", REASONS_END, REASON),
+    ("core/usage.py", COUNTS_END, COUNT),
+)
+"""What makes a limit that goes on over a resume, as docs/limits.md says it: in which file before which line."""
+
 
 def test_the_rows_agree_with_the_typed_fields() -> None:
     limits, status, usage = Limits(), BudgetStatus(), Usage()
     for meter in METERS:
         assert hasattr(limits, meter.field)
         assert limits.ceiling(meter.ceiling) == (None if meter.measures == "money" else getattr(limits, meter.field))
-        assert all(hasattr(status, name) for name in meter.status)
+        assert all(hasattr(status, name) for name in meter.status), f"give BudgetStatus the fields {meter.status}"
+        count = meter.usage.partition(".")[0]
+        assert meter.column == "turns" or hasattr(usage, count), f"count {count} in Usage: a resumed run begins with it"
         assert meter.column == "turns" or attrgetter(meter.usage)(usage) == 0
     assert Ceilings.__annotations__.keys() == set(SINGLE), "give the new ceiling its type in Ceilings"
+
+
+def test_every_reason_of_a_row_is_a_reason_of_stops() -> None:
+    missing = {meter.reason for meter in METERS} - set(get_args(StopReason))
+    assert not missing, f"add to StopReason in core/errors.py, or runs that stop there cannot be read: {missing}"
 
 
 @pytest.mark.parametrize("of", ["field", "column", "setting", "told", "unit"])
@@ -73,11 +95,11 @@ def test_unlimited_limits_have_no_ceiling() -> None:
 
 @pytest.fixture(scope="module")
 def copy_with_a_new_limit(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a copy of the package to which one field and one row were added, and nothing else."""
+    """Return a folder with a copy of the package to which one field, one row and one reason were added."""
     folder = tmp_path_factory.mktemp("copy")
     package = folder / "src" / "watchkeeper"
     shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, mark, added in (("accounting/limits.py", FIELDS_END, FIELD), ("core/meters.py", ROWS_END, ROW)):
+    for name, mark, added in ADDED:
         path = package / name
         text = path.read_text(encoding="utf-8")
         assert text.count(mark) == 1
@@ -160,3 +182,16 @@ def test_observers_speak_of_a_new_limit(said: dict[str, Any]) -> None:
         "left": said["observers"]["left"],
     }
     assert "You have started 4 of 8 allowed child runs. 4 child runs remaining." in said["observers"]["left"]
+
+
+def test_a_run_that_used_up_a_new_limit_asks_nothing_when_it_is_resumed(said: dict[str, Any]) -> None:
+    assert said["run"] == {
+        "ended": ["child_run_limit_exceeded", "max_child_runs"],
+        "handed_over": [True, True, False],
+        "still": "The run reached its ceiling of 2 child runs in 10 calls. It goes on under a higher one"
+        " (limits=Limits(max_child_runs=...) or --max-child-runs) or with what was used not counted"
+        " (fresh_limits=True or --fresh-limits).",
+        "asked": ["helper", "helper"],
+        "higher": ["Done.", ["helper", "helper", "boss"]],
+        "used": [2, 2],
+    }

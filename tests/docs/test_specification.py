@@ -113,13 +113,18 @@ def exists(name: str) -> bool:
     return False
 
 
+def is_mark(node: ast.expr) -> bool:
+    """Return whether an expression is the mark that holds ids; most are not, and none of those is written out."""
+    return isinstance(node, ast.Attribute) and node.attr == "spec" and ast.unparse(node) == "pytest.mark.spec"
+
+
 @cache
 def ids_on_tests() -> dict[str, list[str]]:
     """Return, for each id, the tests that carry it."""
     found: dict[str, list[str]] = {}
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.spec":
+            if isinstance(node, ast.Call) and is_mark(node.func):
                 for argument in node.args:
                     assert isinstance(argument, ast.Constant), f"{path}:{node.lineno}"
                     found.setdefault(str(argument.value), []).append(f"{path.name}:{node.lineno}")

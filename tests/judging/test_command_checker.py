@@ -21,7 +21,7 @@ from watchkeeper.prompt.completion import (
 from watchkeeper.session.session import Session
 from watchkeeper.tools.filesystem import Filesystem
 from watchkeeper.tools.filesystems import HostFilesystem, MemoryFilesystem, OverlayFilesystem
-from watchkeeper.tools.isolation import CommandEnd
+from watchkeeper.tools.isolation.call import CommandEnd
 
 
 def context(filesystem: Filesystem | None) -> TaskCompletionContext:

@@ -35,7 +35,7 @@ from tests.kit import (
 from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.children.child import children_of
-from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline, TestClock
+from watchkeeper.core.clock import Clock, Deadline, TestClock
 from watchkeeper.core.errors import (
     BudgetExceededError,
     ConfigurationError,
@@ -1058,14 +1058,15 @@ class Left:
 
     def __init__(self, adapter: Adapter | None = None) -> None:
         self.adapter = adapter
-        self.over, self.done = threading.Event(), threading.Event()
+        self.begun, self.over, self.done = threading.Event(), threading.Event(), threading.Event()
         self.raised: list[BaseException] = []
 
     def check(self, context: TaskCompletionContext) -> TaskCompletionResult:
         assert context.adapter is not None
         nested = context.create_nested_context(max_duration="1h")
         evaluator = NestedEvaluator(self.adapter or context.adapter, prompt=question(), context=nested)
-        self.over.wait(10)
+        self.begun.set()
+        self.over.wait(30)
         try:
             evaluator.evaluate()
         except BaseException as error:
@@ -1078,11 +1079,14 @@ class Left:
 async def test_what_a_run_has_left_behind_cannot_ask_a_model_that_nobody_counts(other: bool) -> None:
     model, judge = ScriptedModel(answers), ScriptedModel(answers)
     checker = Left(Adapter(judge) if other else None)
-    limits = Limits(deadline=timedelta(milliseconds=50))
-    result = await play(agent(checker=checker), model, limits, clock=SYSTEM_CLOCK)
+    clock = TestClock()
+    running = asyncio.create_task(play(agent(checker=checker), model, Limits(deadline="10s"), clock=clock))
+    assert await run_in_worker(checker.begun.wait, 30)
+    clock.advance(10)
+    result = await running
     assert result.completion == "unverified"
     checker.over.set()
-    assert await run_in_worker(checker.done.wait, 10)
+    assert await run_in_worker(checker.done.wait, 30)
     assert isinstance(checker.raised[0], ConfigurationError)
     assert "is over" in str(checker.raised[0])
     assert (len(model.requests), len(judge.requests)) == (1, 0)

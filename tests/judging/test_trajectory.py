@@ -14,15 +14,21 @@ from watchkeeper.accounting.budget import Budget
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.app.run import arun
 from watchkeeper.core.clock import TestClock
-from watchkeeper.core.errors import ConfigurationError, LimitsError, ObserverError, ProviderError
+from watchkeeper.core.errors import ConfigurationError, LimitsError, ObserverError, PromptDefinitionError, ProviderError
 from watchkeeper.core.model import ModelRequest
-from watchkeeper.judging import LLMTrajectoryFeedback, NestedExecutionConfig, TrajectoryAssessment
+from watchkeeper.judging import (
+    LLMCompletionVerifier,
+    LLMTrajectoryFeedback,
+    NestedExecutionConfig,
+    TrajectoryAssessment,
+)
 from watchkeeper.loop.run import Adapter
 from watchkeeper.prompt.advice import Feedback
 from watchkeeper.prompt.observer import FeedbackContext, FeedbackProviderConfig, ObserverTrigger
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import Prompt, PromptTemplate
-from watchkeeper.runtime.events import ChildEnded, ChildStarted, ObserversRan
+from watchkeeper.runtime.advice_events import ObserversRan
+from watchkeeper.runtime.events import ChildEnded, ChildStarted
 from watchkeeper.runtime.result import RunResult
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
@@ -195,6 +201,26 @@ def test_what_could_not_be_asked_is_refused() -> None:
         LLMTrajectoryFeedback(recent_calls=0)
     with pytest.raises(LimitsError, match="max_duration"):
         LLMTrajectoryFeedback(max_duration="-1s")
+
+
+def test_more_time_than_the_template_allows_is_refused_and_not_cut_off() -> None:
+    section = MarkdownSection(title="", key="task", template="Go.")
+
+    def made(max_duration: str, nested: NestedExecutionConfig | None = None) -> PromptTemplate[str]:
+        provider = LLMTrajectoryFeedback(max_duration=max_duration)
+        config = FeedbackProviderConfig(provider, ObserverTrigger(on_suspicion=True))
+        return PromptTemplate[str](
+            ns="t", key="k", sections=(section,), feedback_providers=(config,), nested_execution_config=nested
+        )
+
+    with pytest.raises(PromptDefinitionError, match=r"max_duration='31s' .* max_nested_duration='30s'"):
+        made("31s")
+    with pytest.raises(PromptDefinitionError, match="LLMCompletionVerifier"):
+        PromptTemplate[str](
+            ns="t", key="k", sections=(section,), task_completion_checker=LLMCompletionVerifier(max_duration="1m")
+        )
+    made("30s")
+    made("31s", NestedExecutionConfig(max_nested_duration="31s"))
 
 
 def asking(template: str) -> Prompt[TrajectoryAssessment]:

@@ -65,7 +65,7 @@ def ignore(delta: str) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what another process writes."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

@@ -54,7 +54,7 @@ def is_running(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     waiting = threading.Event()
     for _ in range(int(seconds / 0.05)):
         if condition():
@@ -271,7 +271,7 @@ threading.Thread(target=server.ensure, daemon=True).start()
 started.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(20)  # instead of waiting for ever
+    signal.alarm(60)  # instead of waiting for ever
     Path(sys.argv[2] + "~").write_text("GGUF{}")
     os.replace(sys.argv[2] + "~", sys.argv[2])
     same = local_server.SERVERS.acquire(options)

@@ -17,13 +17,16 @@ from scripts.render_fronts import LISTED, ROOT, SOURCE, fronts, laid_out, names_
 
 MOST_NAMES = 40
 MOST_PACKAGES = 10
-HEAVY = ("aiohttp", "anthropic", "asyncio", "httpx", "litellm", "openai", "pydantic", "rich", "sqlite3", "typer")
+HEAVY = (
+    *("aiohttp", "anthropic", "asyncio", "httpx", "litellm", "openai", "opentelemetry", "pydantic", "rich", "sqlite3"),
+    "typer",
+)
 FRONTS = fronts()
 EXPECTED = """
     watchkeeper watchkeeper.cli watchkeeper.clock watchkeeper.contained_sdk watchkeeper.containment watchkeeper.errors
     watchkeeper.events watchkeeper.judging watchkeeper.models watchkeeper.observers watchkeeper.prompt
     watchkeeper.recovery watchkeeper.session watchkeeper.shield watchkeeper.store watchkeeper.subagents
-    watchkeeper.testing watchkeeper.tools
+    watchkeeper.telemetry watchkeeper.testing watchkeeper.tools
 """
 PAGES = [
     *sorted(ROOT.glob("*.md")),

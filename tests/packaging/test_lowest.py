@@ -22,7 +22,7 @@ def normal(name: str) -> str:
 
 def release(version: str) -> list[int]:
     """Return a version as numbers, without the zeros at its end."""
-    numbers = [int(part) for part in version.split(".")]
+    numbers = [int(part) for part in re.findall(r"\d+", version)]
     while numbers[-1] == 0:
         numbers.pop()
     return numbers

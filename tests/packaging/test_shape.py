@@ -102,6 +102,10 @@ def test_imports_and_docstrings_may_be_the_same() -> None:
         """
     ''')
     assert duplicates({"a.py": docstring + imports, "b.py": docstring + imports}) == []
+    rows = "\n".join(f"{number}: {number}," for number in range(9))
+    table = f"__all__ = public_names(__name__, {{\n{rows}\n}})\n"
+    assert duplicates({"a.py": table, "b.py": table}) == []
+    assert duplicates({"a.py": table.replace("public_names", "other"), "b.py": table.replace("public_names", "other")})
 
 
 def test_reads_of_what_is_private_to_others_are_counted() -> None:

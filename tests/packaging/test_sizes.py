@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,21 @@ def modules() -> Iterator[tuple[str, str]]:
         yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
 
 
-def functions() -> Iterator[tuple[str, Function]]:
-    """Yield each function with the place it stands at."""
-    for name, text in modules():
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, Function):
-                yield f"{name}:{node.lineno} {node.name}", node
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return what each module that is not empty consists of, by its path from the root."""
+    return {name: ast.parse(text) for name, text in modules() if text.strip()}
+
+
+@cache
+def functions() -> list[tuple[str, Function]]:
+    """Return each function with the place it stands at."""
+    return [
+        (f"{name}:{node.lineno} {node.name}", node)
+        for name, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, Function)
+    ]
 
 
 @pytest.mark.spec("FR-096")
@@ -66,7 +76,7 @@ def test_constructors_take_few_parameters() -> None:
 
 
 def test_every_module_states_its_rules() -> None:
-    without = [name for name, text in modules() if text.strip() and ast.get_docstring(ast.parse(text)) is None]
+    without = [name for name, tree in trees().items() if ast.get_docstring(tree) is None]
     assert without == []
 
 

@@ -1,4 +1,4 @@
-"""The fold of tool calls: what is equal, what is an error of one kind, what is a path; flat, and rebuilt at need."""
+"""The fold of tool calls: what is equal, what is an error of one kind; flat, and rebuilt at need."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ import pytest
 
 from watchkeeper.prompt.observer import ObserverContext
 from watchkeeper.prompt.trajectory import (
-    FIRST_CALLS,
-    FIRST_PATHS,
     KEPT_CALLS,
-    PATHS_OF_A_CALL,
     Trajectory,
     digest,
     error_kind,
-    paths_in,
 )
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked, ToolOutcome
@@ -52,29 +48,12 @@ def test_arguments_of_every_kind_can_be_compared() -> None:
         path: str
 
     for params in (Struct("a.py"), Plain("a.py"), {"path": "a.py"}, {"path": ["a.py"]}, {"path": ("a.py", 3)}):
-        assert digest(invoked(params=params), 1).paths == ("a.py",)
-    assert digest(invoked(params="{broken"), 1).paths == ()
-    assert digest(invoked(params={"x": object()}), 1).name == "look"
-    assert digest(invoked(params={"x": {1: object()}, 2: "y"}), 1).paths == ()
+        assert digest(invoked(params=params), 1).action == digest(invoked(params=params), 2).action
+    assert digest(invoked(params=Struct("a.py")), 1).action != digest(invoked(params=Struct("b.py")), 1).action
     endless: dict[str, Any] = {}
     endless["x"] = endless
-    assert digest(invoked(params=endless), 1).paths == ()
-
-
-@pytest.mark.parametrize(
-    ("params", "paths"),
-    [
-        ({"filename": "report"}, ["report"]),
-        ({"target": "src/app.py"}, ["src/app.py"]),
-        ({"url": "https://example.com/a"}, []),
-        ({"text": "read / write is fine"}, []),
-        ({"path": ""}, []),
-        ({"path": "x" * 301}, []),
-        ({"count": 3}, []),
-    ],
-)
-def test_paths_are_known_by_their_argument_or_their_look(params: dict[str, Any], paths: list[str]) -> None:
-    assert list(paths_in(params)) == paths
+    for strange in ("{broken", {"x": object()}, {"x": {1: object()}, 2: "y"}, endless):
+        assert digest(invoked(params=strange), 1).name == "look"
 
 
 @pytest.mark.parametrize(
@@ -124,37 +103,9 @@ def test_it_knows_how_long_ago_the_newest_call_was_made_before() -> None:
     trajectory.add(invoked("b"))
     assert trajectory.repeats_after == 0
     trajectory.begin([invoked("b")])
-    assert (trajectory.repeats_after, trajectory.with_paths) == (0, 0)
+    assert trajectory.repeats_after == 0
     trajectory.begin([invoked("b", {"path": "x"}), invoked("b", {"path": "x"})])
-    assert (trajectory.repeats_after, trajectory.with_paths) == (1, 2)
-
-
-def test_it_knows_the_paths_of_the_first_calls_wherever_it_begins() -> None:
-    calls = [invoked(params={"path": f"a/{number}"}) for number in range(KEPT_CALLS + 50)]
-    expected = tuple((f"a/{number}",) for number in range(FIRST_CALLS))
-    for length in (0, 5, FIRST_CALLS, KEPT_CALLS + 3, KEPT_CALLS + 50):
-        whole, grown = Trajectory(), Trajectory()
-        whole.begin(calls[:length])
-        for call in calls[:length]:
-            grown.add(call)
-        assert whole.first_paths == grown.first_paths == expected[:length]
-
-
-def test_of_many_paths_the_first_are_kept() -> None:
-    many = [f"src/{number}.py" for number in range(2000)]
-    assert digest(invoked(params={"paths": many}), 1).paths == tuple(many[:PATHS_OF_A_CALL])
-    words = ["word"] * 2000
-    assert digest(invoked(params={"names": [*words, "a/b"]}), 1).paths == (), "no list is read to its end"
-    assert digest(invoked(params={f"n{number}": "word" for number in range(2000)} | {"path": "a"}), 1).paths == ()
-    calls = [invoked(params={"paths": many[number:]}) for number in range(KEPT_CALLS + 9)]
-    for length in (3, FIRST_CALLS, KEPT_CALLS + 9):
-        whole, grown = Trajectory(), Trajectory()
-        whole.begin(calls[:length])
-        for call in calls[:length]:
-            grown.add(call)
-        assert whole.first_paths == grown.first_paths
-        assert sum(map(len, whole.first_paths)) == min(length * PATHS_OF_A_CALL, FIRST_PATHS)
-        assert len(whole.first_paths) == min(length, FIRST_CALLS)
+    assert trajectory.repeats_after == 1
 
 
 def test_every_call_knows_how_long_ago_it_was_made_before() -> None:
@@ -178,15 +129,13 @@ def test_an_observer_learns_which_calls_it_has_not_looked_at() -> None:
     assert (trajectory.unseen_by("a"), trajectory.unseen_by("b")) == (4, 4)
 
 
-@pytest.mark.parametrize(
-    "name", ["count", "errors_in_a_row", "repeats_after", "with_paths", "first_paths", "latest", "anything"]
-)
+@pytest.mark.parametrize("name", ["count", "errors_in_a_row", "repeats_after", "latest", "anything"])
 def test_whoever_is_handed_it_cannot_change_it(name: str) -> None:
     trajectory = Trajectory()
     trajectory.add(invoked(params={"path": "a"}))
     with pytest.raises(AttributeError):
         setattr(trajectory, name, 500)
-    assert (trajectory.count, trajectory.errors_in_a_row, trajectory.with_paths) == (1, 0, 1)
+    assert (trajectory.count, trajectory.errors_in_a_row, trajectory.repeats_after) == (1, 0, 0)
 
 
 def test_it_can_begin_anew_with_what_a_slice_holds() -> None:

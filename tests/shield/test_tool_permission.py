@@ -12,6 +12,7 @@ from tests.containment.gates import until_other_thread
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.shield.attention import ATTENTION
 from watchkeeper.shield.decision import Decision, ToolCallContext
 from watchkeeper.shield.terminal import Terminal
 from watchkeeper.shield.tool_permission import ToolPermissionHook, question
@@ -284,3 +285,21 @@ def test_what_makes_no_sense_is_refused_with_field_and_value(field: str, value: 
     with pytest.raises(ConfigurationError, match=f"^{field}") as caught:
         ToolPermissionHook(**{field: value})
     assert repr(value).strip("[]") in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", ["yes", "no", None])
+def test_whoever_draws_on_the_terminal_is_told_before_a_question_and_after_it(answer: object) -> None:
+    told: list[object] = []
+
+    def ask(_: ToolCallContext) -> object:
+        told.append("asked")
+        return answer
+
+    end = ATTENTION.tell(told.append)
+    try:
+        ToolPermissionHook(ask=["send_*"], ask_with=ask).before_tool_call(call())
+        assert told == [True, "asked", False]
+    finally:
+        end()
+    ToolPermissionHook(ask=["send_*"], ask_with=ask).before_tool_call(call())
+    assert told == [True, "asked", False, "asked"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tests.kit import left_of
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Script, ScriptedModel
 from watchkeeper.app.run import arun
@@ -80,8 +80,7 @@ class Watched:
     async def alive(self) -> int:
         """Return how many sessions are left, once the loop has done what it was about to do."""
         await asyncio.sleep(0)
-        gc.collect()
-        return sum(session() is not None for session in self.sessions)
+        return left_of(self.sessions)
 
 
 @dataclass

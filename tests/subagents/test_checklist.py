@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tests.kit import left_of
 from tests.subagents.support import (
     DIG,
     Finding,
@@ -116,7 +116,7 @@ async def test_structured_output() -> None:
         dispatching(task()), children=[Call("look"), Say(Finding("It is blue.", ["page 3"]))], prompts=[finder]
     )
     result = played.calls[-1].result
-    value: DispatchSubagentResult = result.value
+    value = cast("DispatchSubagentResult", result.value)
     assert value.message_summary == result.message == played.said == "It is blue."
     assert value.output == {"summary": "It is blue.", "sources": ["page 3"]}
     assert value.tools_used == ("look",)
@@ -223,8 +223,7 @@ async def test_the_parents_snapshot_is_kept_by_nobody() -> None:
     assert not [envelope for envelope in session.log if isinstance(envelope.event, Note)]
     reference = weakref.ref(session)
     del session
-    gc.collect()
-    assert reference() is None
+    assert left_of([reference]) == 0
 
 
 async def test_dispatch_is_only_offered_to_the_parent() -> None:

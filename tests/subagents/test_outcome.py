@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pydantic import BaseModel, Field
@@ -18,7 +18,7 @@ from watchkeeper.prompt.completion import TaskCompletionContext, TaskCompletionR
 from watchkeeper.prompt.sections import MarkdownSection
 from watchkeeper.prompt.template import PromptTemplate
 from watchkeeper.subagents.dispatch import SUMMARY_BYTES, as_json
-from watchkeeper.subagents.payloads import Artifact
+from watchkeeper.subagents.payloads import Artifact, DispatchSubagentResult
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.filesystems import MemoryFilesystem
 from watchkeeper.tools.tool import tool
@@ -219,7 +219,8 @@ class TestFiles:
             children=["first", Call("record", {"path": "mine"}), "second"],
             tools=[record],
         )
-        first, second = (call.result.value for call in played.calls if call.name == "dispatch_subagent")
+        found = (call.result.value for call in played.calls if call.name == "dispatch_subagent")
+        first, second = cast("list[DispatchSubagentResult]", [*found])
         assert first.artifacts == ()
         assert second.artifacts == ("mine",)
         assert second.message_summary == "second\nRecorded: mine"

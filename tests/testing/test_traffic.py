@@ -6,17 +6,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from watchkeeper.adapters.scripted import Call, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
 from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import ConfigurationError, ProviderError
-from watchkeeper.core.model import Model, ModelSettings
+from watchkeeper.core.model import Model, ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.secrets import hold
 from watchkeeper.runtime.events import TextDelta
 from watchkeeper.runtime.result import RunResult
-from watchkeeper.testing.traffic import ChangedRequestError, recorded
+from watchkeeper.testing.traffic import ChangedRequestError, recorded, same_text
 from watchkeeper.tools.tool import Tool, tool
 
 
@@ -67,6 +68,70 @@ def test_the_file_is_the_same_each_time_and_without_credentials(file: Path, tmp_
     assert "s3cret" not in text
     assert "token [redacted]" in text
     assert text.count('"the dam is fine') == 1
+
+
+def test_a_credential_that_comes_in_pieces_is_not_in_the_file(file: Path, tmp_path: Path) -> None:
+    class InPieces(ScriptedModel):
+        async def turn(self, request: ModelRequest) -> ModelReply:
+            hear = request.on_delta or request.on_text
+            assert hear is not None
+            for piece in ("it is s3cr", "et-key-of", "-mine."):
+                hear(piece)
+            return await super().turn(msgspec.structs.replace(request, on_delta=None, on_text=None))
+
+    path = tmp_path / "pieces.jsonl"
+    heard: list[str] = []
+
+    def listen(event: object) -> None:
+        heard.extend([event.text] if isinstance(event, TextDelta) else [])
+
+    with recorded(path, model=InPieces([Say("it is s3cret-key-of-mine.")])) as model:
+        assert played(model, tools=(), on_event=listen).ok
+    assert '"pieces":["it is [redacted]."]' in path.read_text()
+    heard.clear()
+    with recorded(path) as model:
+        played(model, tools=(), on_event=listen)
+    assert heard == ["it is [redacted]."]
+
+
+def test_many_credentials_in_a_changed_message_fail_as_soon_as_one(file: Path) -> None:
+    record = "token [redacted]\n" * 40
+    assert same_text("token a-secret-of-mine\n" * 40, record)
+    assert same_text("token a\ntoken b\n" * 40, record), "a credential stands for any text"
+    assert not same_text("token a-secret-of-mine\n" * 80 + "end", record)
+
+
+def test_what_a_credential_stood_for_ends_with_its_text() -> None:
+    record = '{"role":"tool","content":"token [redacted]!"}'
+    assert same_text('{"role":"tool","content":"token a \\"quoted\\" one!"}', record)
+    assert not same_text('{"role":"tool","content":"token a","parts":"another!"}', record)
+
+
+def test_tokens_in_extra_fields_and_keys_that_come_later_are_not_in_the_file(tmp_path: Path) -> None:
+    server = {
+        "type": "mcp",
+        "authorization": "Bearer mcp-token-of-mine",
+        "server_url": "https://x/mcp?sig=sig-of-mine-1",
+    }
+    extra = {"tools": [server], "extra_headers": {"X-Api-Key": "header-key-of-mine"}}
+    path = tmp_path / "extra.jsonl"
+
+    def answer(_: ModelRequest) -> Say:
+        hold("later-key-of-mine")  # as a tool does that logs in
+        return Say("done with later-key-of-mine")
+
+    with recorded(path, model=ScriptedModel(answer)) as model:
+        task = "Use mcp-token-of-mine, header-key-of-mine, sig-of-mine-1 and later-key-of-mine."
+        assert played(model, task, tools=(), settings=ModelSettings(extra=extra, extra_max_tokens=9)).ok
+    text = path.read_text()
+    assert "of-mine" not in text
+    assert "Use [redacted], [redacted], [redacted] and [redacted]." in text
+    with recorded(path) as model:
+        played(model, task, tools=(), settings=ModelSettings(extra=extra, extra_max_tokens=9))
+    server["server_url"] = "https://y/mcp?sig=sig-of-mine-1"
+    with pytest.raises(ChangedRequestError) as failed, recorded(path) as model:
+        played(model, task, tools=(), settings=ModelSettings(extra=extra, extra_max_tokens=9))
+    assert "of-mine" not in str(failed.value)
 
 
 def test_a_changed_message_fails_with_a_diff(file: Path) -> None:
@@ -169,7 +234,15 @@ def test_it_works_in_an_async_block(file: Path) -> None:
 def test_what_cannot_work_is_refused(file: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no recording .*; give the model to record"):
         recorded(tmp_path / "none.jsonl")
-    file.write_text(file.read_text()[:-30])
+    with pytest.raises(ConfigurationError, match=r"is to be recorded again; give the model to record"):
+        recorded(file, record=True)
+    whole = file.read_text()
+    for text in ("7", '{"$type":"tuple","items":[]}'):
+        file.write_text(whole.replace('"text":"all is fine"', f'"text":{text}'))
+        assert file.read_text() != whole
+        with pytest.raises(ConfigurationError, match=r"cannot be read: .* record it again with WATCHKEEPER_RECORD=1"):
+            recorded(file)
+    file.write_text(whole[:-30])
     with pytest.raises(ConfigurationError, match=r"cannot be read: .* record it again with WATCHKEEPER_RECORD=1"):
         recorded(file)
     with pytest.raises(ConfigurationError, match="use it in a block"):

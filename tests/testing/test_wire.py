@@ -16,7 +16,7 @@ def echo(request: WireRequest) -> WireReply:
 
 
 def connection(server: WireServer) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=5)
+    return http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
 
 
 def test_it_answers_and_records() -> None:
@@ -55,7 +55,7 @@ def test_parts_are_sent_one_by_one() -> None:
 def test_a_request_may_come_in_pieces_and_two_at_once() -> None:
     with WireServer(echo) as server:
         host, port = server.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=5) as client:
+        with socket.create_connection((host, int(port)), timeout=30) as client:
             client.sendall(b"POST /a HTTP/1.1\r\nContent-Le")
             client.sendall(b"ngth: 3\r\n\r\nab")
             client.sendall(b"cGET /b HTTP/1.1\r\n\r\n")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from watchkeeper.tools import process_guard
+from watchkeeper.tools.isolation import guard as process_guard
 
 
 def started(command: str) -> int:

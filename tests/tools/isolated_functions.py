@@ -86,6 +86,13 @@ def fail(text: str) -> str:
     raise ValueError(text)
 
 
+def do_nothing(text: str) -> str:
+    """Fail before anything is done."""
+    from watchkeeper.tools import NothingDoneError
+
+    raise NothingDoneError(text)
+
+
 def refuse(text: str) -> str:
     """Refuse."""
     from watchkeeper.core.errors import ToolValidationError
@@ -315,3 +322,8 @@ def stop_guard(fifo: str) -> str:
     os.kill(os.getppid(), signal.SIGSTOP)
     tell_and_wait(fifo)
     return "never"
+
+
+def place_in_trace() -> str:
+    """Return the place in the trace that this process was told."""
+    return os.environ.get("TRACEPARENT", "none")

@@ -21,16 +21,17 @@ from typing import Any, cast
 
 import pytest
 
+from tests.kit import collect_garbage
 from tests.tools import isolated_functions as functions
 from tests.tools.processes import Lives, is_alive
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
 from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
-from watchkeeper.tools import isolation
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
-from watchkeeper.tools.isolation import ProcessCall, ProcessEnd, ProcessPipes, result_of, unframed
-from watchkeeper.tools.process_guard import TERMINATE
-from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, framed
+from watchkeeper.tools.isolation import call as isolation
+from watchkeeper.tools.isolation.call import ProcessCall, ProcessEnd, ProcessPipes, result_of, unframed
+from watchkeeper.tools.isolation.guard import TERMINATE
+from watchkeeper.tools.isolation.worker import MAX_RESULT_BYTES, framed
 from watchkeeper.tools.tool import Tool, tool
 from watchkeeper.tools.values import ToolResult
 
@@ -402,6 +403,7 @@ def children() -> Callable[[], set[str]]:
 @pytest.mark.parametrize("rounds", [5, pytest.param(25, marks=pytest.mark.slow)])
 async def test_many_calls_leave_no_descriptor_and_no_process(children: Callable[[], set[str]], rounds: int) -> None:
     await called(functions.add, a=1)
+    collect_garbage()  # what earlier tests left behind may hold descriptors
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(rounds):
         results = await asyncio.gather(*(called(functions.add, a=number) for number in range(4)))

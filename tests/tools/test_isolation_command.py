@@ -13,9 +13,10 @@ import pytest
 from tests.tools.processes import Lives, is_alive
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ToolProcessError
-from watchkeeper.tools import isolation, process_worker
-from watchkeeper.tools.isolation import CommandEnd, run_command
-from watchkeeper.tools.process_worker import become
+from watchkeeper.tools.isolation import call as isolation
+from watchkeeper.tools.isolation import worker as process_worker
+from watchkeeper.tools.isolation.call import CommandEnd, run_command
+from watchkeeper.tools.isolation.worker import become
 
 SHELL = ("/bin/sh", "-c")
 
@@ -130,7 +131,7 @@ async def test_a_cancelled_command_is_dead_when_the_cancellation_arrives(tmp_pat
 async def test_what_ignores_term_is_killed_after_the_grace_or_at_once_if_nobody_waits_for_it(
     tmp_path: Path, lives: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("watchkeeper.tools.isolation.KILL_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("watchkeeper.tools.isolation.call.KILL_GRACE_SECONDS", 0.2)
     script = f"trap '' TERM; exec 3>{lives.fifo}; echo $$ >&3; while :; do sleep 0.01; done"
     running = asyncio.ensure_future(run(*SHELL, script, folder=tmp_path))
     process = await asyncio.to_thread(lives.begun)
@@ -138,7 +139,7 @@ async def test_what_ignores_term_is_killed_after_the_grace_or_at_once_if_nobody_
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not is_alive(process)
-    monkeypatch.setattr("watchkeeper.tools.isolation.KILL_GRACE_SECONDS", 600.0)
+    monkeypatch.setattr("watchkeeper.tools.isolation.call.KILL_GRACE_SECONDS", 600.0)
     running = asyncio.ensure_future(run(*SHELL, script, folder=tmp_path))
     process = await asyncio.to_thread(lives.begun)
     while not running.done():  # whoever waits in vain says so once more: the grace is over

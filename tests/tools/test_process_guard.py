@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.tools import process_guard
-from watchkeeper.tools.process_guard import Guard, children, main, read_frame, send, tell
-from watchkeeper.tools.process_worker import framed
+from watchkeeper.tools.isolation import guard as process_guard
+from watchkeeper.tools.isolation.guard import Guard, children, main, read_frame, send, tell
+from watchkeeper.tools.isolation.worker import framed
 
 
 class Guarded:

@@ -20,10 +20,10 @@ from watchkeeper.cli.loading import load_module
 from watchkeeper.core import codec
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError
 from watchkeeper.session.tagging import dump, load
-from watchkeeper.tools import process_worker
 from watchkeeper.tools import tool as tool_module
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.process_worker import (
+from watchkeeper.tools.isolation import worker as process_worker
+from watchkeeper.tools.isolation.worker import (
     Order,
     Reference,
     Reply,
@@ -139,7 +139,9 @@ def test_a_tool_is_called_by_its_function() -> None:
 
 
 def test_what_goes_wrong_is_a_reply() -> None:
-    assert replied(functions.fail, {"text": "no"}) == Reply("failed", "ValueError: no")
+    failed = replied(functions.fail, {"text": "no"})
+    assert (failed.kind, failed.said) == ("failed", "ValueError: no")
+    assert failed.traceback.endswith("in fail\n    raise ValueError(text)\nValueError: no")
     assert replied(functions.refuse, {"text": "no"}) == Reply("invalid", "no")
     assert "cannot leave its process" in replied(functions.unserialisable, {}).said
     assert "holds more than 500,000 values" in replied(functions.doubled, {}).said
@@ -318,7 +320,7 @@ class TestFinding:
     def test_nothing_is_run_while_a_module_is_imported_for_its_tool(self, tmp_path: Path) -> None:
         file = tmp_path / "runs.py"
         file.write_text(
-            "from watchkeeper.tools.process_worker import refuse_while_importing\nrefuse_while_importing()\n"
+            "from watchkeeper.tools.isolation.worker import refuse_while_importing\nrefuse_while_importing()\n"
         )
         with pytest.raises(ConfigurationError, match=r"runs\.py was imported .* under `if __name__ == '__main__':`"):
             find(Reference("__main__", "f", str(file)))
@@ -402,6 +404,6 @@ def test_importing_is_over_after_an_error(tmp_path: Path) -> None:
 def test_the_process_imports_nothing_heavy_before_its_function_does() -> None:
     """Its start is part of every call."""
     heavy = ("asyncio", "sqlite3", "structlog", "watchkeeper.core.clock")
-    code = f"import sys, watchkeeper.tools.process_worker; print([name for name in {heavy!r} if name in sys.modules])"
+    code = f"import sys, watchkeeper.tools.isolation.worker; print([name for name in {heavy!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -11,16 +11,16 @@ import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, reason, tool_texts
 from watchkeeper.accounting.limits import Limits
-from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import FilesystemError, SessionError
 from watchkeeper.session.session import Session
 from watchkeeper.session.slices import Append, SliceView
 from watchkeeper.tools.context import ToolContext, ToolInvoked
-from watchkeeper.tools.filesystem import Entry
+from watchkeeper.tools.filesystem import EntryKind
 from watchkeeper.tools.filesystems import MemoryFilesystem, OverlayFilesystem
 from watchkeeper.tools.tool import Tool, tool
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class HeldFilesystem(MemoryFilesystem):
@@ -29,24 +29,32 @@ class HeldFilesystem(MemoryFilesystem):
     def __init__(self) -> None:
         super().__init__()
         self.begun = threading.Event()
+        self.wanted = threading.Event()
         self.let_go = threading.Event()
         self.let_go.set()
         self.write_text("slow", "read")
         self.write_text("quick", "read")
         self.let_go.clear()
 
+    def kind(self, path: str) -> EntryKind | None:
+        if path == "new":
+            self.wanted.set()
+        return super().kind(path)
+
     def _wait(self, path: str) -> None:
         if path == "slow" and not self.let_go.is_set():
             self.begun.set()
             self.let_go.wait(PATIENCE)
 
-    def _read(self, path: str) -> bytes:
-        self._wait(path)
-        return super()._read(path)
+    def read_bytes(self, path: str) -> bytes:
+        with self.exclusive():
+            self._wait(path)
+            return super().read_bytes(path)
 
-    def _put(self, entry: Entry) -> None:
-        super()._put(entry)
-        self._wait(entry.path)
+    def write_bytes(self, path: str, data: bytes) -> None:
+        with self.exclusive():
+            super().write_bytes(path, data)
+            self._wait(path)
 
 
 @pytest.fixture
@@ -81,6 +89,12 @@ def tools(said: list[str], late: threading.Event) -> tuple[Tool, ...]:
     return read, write
 
 
+async def then(event: threading.Event, clock: TestClock, seconds: float) -> None:
+    """Let time pass once something has happened on another thread."""
+    assert await asyncio.to_thread(event.wait, PATIENCE)
+    clock.advance(seconds)
+
+
 class Loop:
     """Counts how often the loop comes round; one that is frozen does not."""
 
@@ -99,9 +113,11 @@ async def test_a_read_that_is_given_up_holds_up_nothing(files: HeldFilesystem) -
     said: list[str] = []
     late = threading.Event()
     model = ScriptedModel([Call("read", {"path": "slow"}), Say(Report(0))])
-    loop = Loop()
+    loop, clock = Loop(), TestClock()
     watching = asyncio.create_task(loop.watch())
-    result = await play(agent(*tools(said, late)), model, filesystem=files, clock=SYSTEM_CLOCK)
+    running = asyncio.create_task(play(agent(*tools(said, late)), model, filesystem=files, clock=clock))
+    await then(files.begun, clock, 1)
+    result = await running
     watching.cancel()
     assert outcomes(result) == [("read", "timeout")]
     assert not files.let_go.is_set()
@@ -115,9 +131,13 @@ async def test_a_read_that_is_given_up_holds_up_nothing(files: HeldFilesystem) -
 async def test_what_the_next_tool_changed_waits_off_the_loop_and_no_longer_than_the_deadline(
     files: HeldFilesystem,
 ) -> None:
-    late = threading.Event()
+    late, clock = threading.Event(), TestClock()
     model = ScriptedModel([Call("read", {"path": "slow"}), Call("write", {"path": "new"}), Say(Report(0))])
-    result = await play(agent(*tools([], late)), model, Limits(deadline="1s"), filesystem=files, clock=SYSTEM_CLOCK)
+    given = (agent(*tools([], late)), model, Limits(deadline="1m"))
+    running = asyncio.create_task(play(*given, filesystem=files, clock=clock))
+    await then(files.begun, clock, 1)
+    await then(files.wanted, clock, 60)
+    result = await running
     assert reason(result) == "timeout"
     assert not files.let_go.is_set()
     files.let_go.set()
@@ -126,10 +146,11 @@ async def test_what_the_next_tool_changed_waits_off_the_loop_and_no_longer_than_
 
 
 async def test_a_commit_that_is_given_up_is_put_back(files: HeldFilesystem) -> None:
-    model = ScriptedModel([Call("write", {"path": "slow"}), Say(Report(0))])
-    result = await play(
-        agent(*tools([], threading.Event())), model, Limits(deadline="300ms"), filesystem=files, clock=SYSTEM_CLOCK
-    )
+    model, clock = ScriptedModel([Call("write", {"path": "slow"}), Say(Report(0))]), TestClock()
+    given = (agent(*tools([], threading.Event())), model, Limits(deadline="1m"))
+    running = asyncio.create_task(play(*given, filesystem=files, clock=clock))
+    await then(files.begun, clock, 60)
+    result = await running
     assert reason(result) == "timeout"
     invoked = events(result, ToolInvoked)[0]
     assert invoked.outcome == "crashed"
@@ -173,9 +194,11 @@ async def test_a_reducer_that_is_given_up_holds_up_nothing() -> None:
 
     session = Session()
     session[Noted].register(Noted, reduce)
-    result = await play(agent(note), [Call("note"), Say(Report(0))], session=session, clock=SYSTEM_CLOCK)
+    clock, script = TestClock(), [Call("note"), Say(Report(0))]
+    running = asyncio.create_task(play(agent(note), script, session=session, clock=clock))
+    await then(begun, clock, 1)
+    result = await running
     assert outcomes(result) == [("note", "timeout")]
-    assert begun.is_set()
     assert not let_go.is_set()
     let_go.set()
     assert await asyncio.to_thread(late.wait, PATIENCE)

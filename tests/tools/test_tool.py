@@ -94,7 +94,7 @@ def place(params: Order, *, context: ToolContext) -> ToolResult[int]:
     return ToolResult.ok(len(params.parts), f"placed by {context.call_id}")
 
 
-@tool(parallel_safe=True, retries=2, timeout="1m30s")
+@tool(parallel_safe=True, read_only=True, retries=2, timeout="1m30s")
 async def look_up(
     name: str,
     limit: Annotated[int, msgspec.Meta(ge=1, description="How many.")] = 5,

@@ -25,7 +25,7 @@ from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop
 from watchkeeper.accounting.limits import UNLIMITED, AccountLimit, Limits, Period
 from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED
 from watchkeeper.core.quantities import is_number
-from watchkeeper.core.usage import NANOS_PER_USD, NOTHING_PRESUMED, Presumed, TokenUsage, Usage
+from watchkeeper.core.usage import CALL_COUNTS, NANOS_PER_USD, NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 
 # What is counted, as indexes of the lists below: the columns of the table of meters. Those that can have a ceiling come
 # first; admission checks them in this order.
@@ -38,6 +38,9 @@ CACHED_TOKENS, CACHE_WRITE_TOKENS, REASONING_TOKENS, MODEL_CALLS = map(
 PRESUMED_CALLS, PRESUMED_INPUT, PRESUMED_OUTPUT, PRESUMED_COST = map(
     COLUMNS.index, ("presumed_calls", "presumed_input_tokens", "presumed_output_tokens", "presumed_cost_nanos")
 )
+
+CALLS_IN_USAGE: Final = tuple((name, COLUMNS.index(name)) for name in CALL_COUNTS)
+"""The counts of calls that `Usage` has, each with its index."""
 
 LIMITED: Final = len(SHARED)
 """How many of them can have a ceiling."""
@@ -218,16 +221,12 @@ def rows(paths: Sequence[tuple[Account, ...]]) -> tuple[Row, ...]:
 def usage_of(account: Account) -> Usage:
     """Return what an account and all below it have used."""
     settled = account.settled.copy()
+    calls: Any = {name: settled[count] for name, count in CALLS_IN_USAGE} | {"retries": retries_of(account)}
     return Usage(
-        tokens=TokenUsage(
-            settled[INPUT_TOKENS], settled[OUTPUT_TOKENS], *settled[CACHED_TOKENS : REASONING_TOKENS + 1]
-        ),
-        cost_nanos=None if account.unpriced else settled[COST],
-        model_calls=settled[MODEL_CALLS],
-        tool_calls=settled[TOOL_CALLS],
-        steps=settled[STEPS],
-        retries=retries_of(account),
+        TokenUsage(settled[INPUT_TOKENS], settled[OUTPUT_TOKENS], *settled[CACHED_TOKENS : REASONING_TOKENS + 1]),
+        None if account.unpriced else settled[COST],
         presumed=presumed_in(settled, unpriced=account.unpriced),
+        **calls,
     )
 
 
@@ -235,10 +234,7 @@ def carry_over(account: Account, spent: Usage) -> None:
     """Begin an account with what an earlier process has used of it; the accounts above have counted it already."""
     settled, tokens = account.settled, spent.tokens
     amounts = {
-        "steps": spent.steps,
-        "model_calls": spent.model_calls,
-        "tool_calls": spent.tool_calls,
-        "retries": spent.retries,
+        **{name: getattr(spent, name) for name in CALL_COUNTS},
         "cost_nanos": spent.cost_nanos or 0,
         "total_tokens": tokens.total,
         "input_tokens": tokens.input_tokens,
@@ -315,8 +311,11 @@ def stop_of(account: Account) -> Stop | None:
 
 def work_stop_of(account: Account) -> Stop | None:
     """Return what ended the work here, found here or above; a stop of everything ends the work too."""
-    stops = ((None if level in account.work_ignored else level.work_stop) or level.stop for level in account.chain)
-    return next((stop for stop in stops if stop is not None), None)
+    for level in account.chain:
+        stop = level.stop if level in account.work_ignored else level.work_stop or level.stop
+        if stop is not None:
+            return stop
+    return None
 
 
 def put_stop(account: Account, stop: Stop, *, work_only: bool) -> bool:
@@ -547,7 +546,8 @@ def carve(account: Account, wishes: Mapping[int, int], left: Mapping[int, Left])
     ceilings: dict[str, Any] = {SHARED[count].field: given[count] for count in carved if count != COST}
     if COST in carved:
         ceilings["max_cost_usd"] = Decimal(given[COST]) / NANOS_PER_USD
-    account.limits = replace(account.limits, **ceilings)
+    if any(getattr(account.limits, field) != ceiling for field, ceiling in ceilings.items()):
+        account.limits = replace(account.limits, **ceilings)
     account.carve(carved)
     return None
 

@@ -11,6 +11,7 @@ A `Demand` is a call's request in the terms of the accounts; a ledger notes on i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from watchkeeper.accounting.account import COST, NOTHING, RETRIES, SPENDABLE, Account
@@ -26,7 +27,10 @@ from watchkeeper.accounting.call_request import (
 )
 from watchkeeper.core.meters import COLUMNS, EVERY_CALL, SHARED, UNLIMITED_COUNTS
 
-NO_CALLS: Final = NOTHING[len(SPENDABLE) :]
+CALLS: Final = slice(len(SPENDABLE), None)
+"""The part of figures by count that counts calls."""
+
+NO_CALLS: Final = NOTHING[CALLS]
 
 
 class Demand:
@@ -101,8 +105,7 @@ class Demand:
         if last is not None:  # the worst case of the landing turn; the calls that are kept for it stay
             tokens_in, tokens_out = last.input_tokens, last.max_output_tokens
             cost = last.input_nanos + last.output_nanos_per_token * tokens_out
-            calls = account.landing_hold[len(SPENDABLE) :]
-            self.next_hold = (cost, tokens_in + tokens_out, tokens_in, tokens_out, *calls)
+            self.next_hold = (cost, tokens_in + tokens_out, tokens_in, tokens_out) + account.landing_hold[CALLS]
         self.inside = inside
         if self.may_fail:  # read only then, and each attribute costs every call its nanoseconds
             self.is_hint = estimate.is_hint
@@ -111,7 +114,7 @@ class Demand:
             self.borrower: Demand | None = None
             self.borrowed_at: tuple[Account, ...] = ()
         self.granted = 0
-        self.reserved: tuple[tuple[int, int], ...] = ()
+        self.reserved: Sequence[tuple[int, int]] = ()
         self.held_before = NOTHING
         self.day = ""
 
@@ -133,7 +136,7 @@ def shape(kind: str, retry: bool, may_fail: bool) -> Shape:
     settled = {kind, "retry"} if retry and not may_fail else {kind}
     concerns = tuple(not wanted.isdisjoint(meter.calls) for meter in SHARED)
     counts = tuple(COLUMNS.index(column) for column, calls in COUNTED_CALLS.items() if not settled.isdisjoint(calls))
-    return concerns, counts, tuple(int(concerned) for concerned in concerns[len(SPENDABLE) :])
+    return concerns, counts, tuple(int(concerned) for concerned in concerns[CALLS])
 
 
 SHAPES: Final[dict[tuple[str, bool, bool], Shape]] = {
@@ -215,7 +218,7 @@ def decide_by_estimate(demand: Demand, request: EstimatedRequest) -> Ruling:
     """
     account, likely = demand.account, request.likely
     tokens_in = likely.input_tokens
-    guess = (likely.input_nanos, tokens_in, tokens_in, 0, *demand.wants[len(SPENDABLE) :])
+    guess = (likely.input_nanos, tokens_in, tokens_in, 0, *demand.wants[CALLS])
     guessed_output = (likely.output_nanos_per_token, *demand.per_output[1:])
     rows = [
         (count, ceiling, level, guess[count], guessed_output[count], 0)

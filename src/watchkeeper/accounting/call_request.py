@@ -64,16 +64,18 @@ class Charge(msgspec.Struct, frozen=True):
         tokens: As the provider reported them.
         cost_nanos: Cost in nano-dollars, or None if the price is unknown.
         presumed: The part of it that is presumed, because the true figures are unknown.
+        reported: The tokens that were reported, if others are charged: by a hint, or a bound; None if the same are.
     """
 
     tokens: TokenUsage = NO_TOKENS
     cost_nanos: int | None = 0
     presumed: Presumed = NOTHING_PRESUMED
+    reported: TokenUsage | None = None
 
 
 def presumed_charge(tokens: TokenUsage, cost_nanos: int | None) -> Charge:
     """Return the charge of a call whose true cost is unknown: its worst case, so that a ceiling holds."""
-    return Charge(tokens, cost_nanos, Presumed(1, tokens, cost_nanos))
+    return Charge(tokens, cost_nanos, Presumed(1, tokens, cost_nanos), NO_TOKENS)
 
 
 Dollars = Decimal | str | float
@@ -125,6 +127,8 @@ class CallRequest(msgspec.Struct, frozen=True):
         arguments: What hooks are told about the arguments of a tool; None for nothing.
         call_id: The provider's id of a tool call; the record of what is started in it names it.
         approved_by: Who has approved this very call, for which its run was parked; None if nobody was asked.
+        recorder: Where its caller itself puts it on record, its beginning and its end; None if the caller does not.
+        on_log: Whether its end is an event of its run's log, as for the calls of the loop.
     """
 
     kind: NodeKind
@@ -142,6 +146,8 @@ class CallRequest(msgspec.Struct, frozen=True):
     arguments: Any = None
     call_id: str | None = None
     approved_by: str | None = None
+    recorder: Any = None
+    on_log: bool = False
 
 
 class EstimatedRequest(CallRequest, frozen=True):

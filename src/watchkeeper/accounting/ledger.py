@@ -49,6 +49,7 @@ from watchkeeper.accounting.call_request import (
     Admitted,
     CLOSED_UNDER_WAY,
     Charge,
+    Exhausted,
     Expired,
     Locked,
     NO_TOKENS,
@@ -69,11 +70,13 @@ class Refused(msgspec.Struct, frozen=True):
         stop: Why.
         latched: Whether this refusal latched the stop.
         concerns_call: Whether the stop concerns this call only.
+        short: What it asked for of which limit, and what was left of it; None if no limit is the reason.
     """
 
     stop: Stop
     latched: bool
     concerns_call: bool = False
+    short: Exhausted | None = None
 
 
 Grant = Admitted | Waits | Locked | Refused
@@ -322,27 +325,27 @@ class MemoryLedger:
             elif isinstance(verdict, Stopped):
                 grant = Refused(verdict.stop, latched=False)
             else:
-                account, landing = demand.account, demand.landing
+                account, landing, short = demand.account, demand.landing, None
                 if isinstance(verdict, Expired):
                     stop = expired(account, landing=landing)
                 else:
-                    stop = exhausted(verdict, account, landing=landing)
+                    stop, short = exhausted(verdict, account, landing=landing), verdict
                     if not latches(demand, verdict):
-                        return self._refuse_call(demand, stop, waiter, now)
+                        return self._refuse_call(Refused(stop, False, True, verdict), waiter, now)
                     tell_reached(account, verdict.account, stop, demand.number)
                 latched = put_stop(account, stop, work_only=account.stops_work_only(landing=landing))
                 move_claims(account)
-                grant = Refused(stop, latched)
+                grant = Refused(stop, latched, short=short)
                 self._waiters.review(now)
             if waiter is not None:
                 self._waiters.queue(waiter, now, waits=grant is verdict and not waiter.last_chance)
             return grant
 
-    def _refuse_call(self, demand: Demand, stop: Stop, waiter: Waiter | None, now: float) -> Refused:
+    def _refuse_call(self, refused: Refused, waiter: Waiter | None, now: float) -> Refused:
         """Refuse one call, and leave everything as it is."""
         if waiter is not None:
             self._waiters.queue(waiter, now, waits=False)
-        return Refused(stop, latched=False, concerns_call=True)
+        return refused
 
     def withdraw(self, waiter: Waiter, now: float) -> None:
         """Forget a waiter, and see whether the others may now go on."""
@@ -421,7 +424,7 @@ class MemoryLedger:
                         for level in paths[count]:
                             level.reserved[count] += amount
                         reserved.append((count, amount))
-                demand.reserved = tuple(reserved)
+                demand.reserved = reserved
             except BaseException:  # a signal handler raised between two accounts
                 last = (count, amount)
                 begun = reserved if not amount or last in reserved else [*reserved, last]

@@ -191,6 +191,12 @@ def _described(limits: Limits) -> str:
     return ", ".join(parts) or "none"
 
 
+def over_all(limits: Limits) -> Limits:
+    """Return the limits over many items: without a last turn, which each item has, and without the default retries."""
+    lifted: Any = {"max_retries": None} if isinstance(limits.max_retries, DefaultRetries) else {}
+    return replace(limits, landing=None, **lifted)
+
+
 def tighten(limits: Limits, other: Limits, clock: Clock) -> Limits:
     """Return limits in which every ceiling is the tighter of the two; other fields stay as in ``limits``.
 

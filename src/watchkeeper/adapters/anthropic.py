@@ -443,7 +443,7 @@ MESSAGES: Final = Wire(
     path="/v1/messages",
     history="messages",
     encoding="anthropic:{name}",
-    reserved=frozenset({"messages", "stream", "max_tokens", "model"}),
+    reserved=frozenset({"stream"}),
     caps=("max_tokens",),
     cap_at=lambda url: "max_tokens",
     # Whole answers that may take longer than ten minutes must be streamed; the SDK reckons 128,000 tokens an hour.

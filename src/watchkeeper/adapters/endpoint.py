@@ -16,7 +16,7 @@ import importlib.util
 import ipaddress
 import re
 import urllib.parse
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -24,11 +24,13 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
+from watchkeeper.adapters.scrubbing import conceal, scrub
+from watchkeeper.asking.provider_work import OF_THE_ADAPTER
 from watchkeeper.containment.calls import check_leaving
 from watchkeeper.core.errors import ConfigurationError, MissingExtraError, ProviderError
 from watchkeeper.core.messages import AssistantMessage, Message, Transcript
-from watchkeeper.core.model import OutputSchema
-from watchkeeper.core.secrets import REDACTED, conceal, hold, hold_headers, hold_url, redacted, scrub
+from watchkeeper.core.model import ModelSettings, OutputSchema, extra_fields
+from watchkeeper.core.secrets import REDACTED, SECRET_NAME, hold, hold_headers, hold_url, redacted
 
 T = TypeVar("T")
 
@@ -462,15 +464,55 @@ def join_body(head: Mapping[str, Any], array: str, pieces: list[bytes], tail: by
     return b"".join([encode(head)[:-1], b',"', array.encode(), b'":[', *pieces, close, tail[1:]])
 
 
-def check_extra(extra: Mapping[str, Any], reserved: frozenset[str]) -> None:
-    """Refuse provider-specific fields that would replace fields that the adapter writes.
+def credentials_in(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts with credentials among provider-specific fields, each with the name of its field.
+
+    They are tokens of MCP servers, headers, and parts of addresses.
+    """
+    if isinstance(value, str):
+        if "://" in value or re.search(SECRET_NAME, name):
+            yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in cast("Mapping[object, object]", value).items():
+            yield from credentials_in(each, str(key))
+    elif isinstance(value, list | tuple):
+        for each in cast("list[object]", value):
+            yield from credentials_in(each)
+
+
+def hold_extra(found: Iterable[tuple[str, str]]) -> None:
+    """Register these credentials for one request."""
+    for name, text in found:
+        hold_headers({name: text}, passing=True)
+        if "://" in text:
+            hold_url(text, passing=True)
+
+
+CREDENTIALS: Final[Kept[tuple[tuple[str, str], ...]]] = Kept()
+"""Those in the extra fields of settings that were checked: to look for them takes 2 ms where tools are described."""
+
+
+def check_extra(settings: ModelSettings, reserved: frozenset[str]) -> None:
+    """Refuse provider-specific fields that would replace fields that the adapter writes; register credentials in them.
+
+    They are registered with every request, because those of other requests may have pushed them out.
+
+    Args:
+        settings: The settings; their fields are read once.
+        reserved: Fields that only the adapter writes, beside `OF_THE_ADAPTER`; always the same set.
 
     Raises:
         ConfigurationError: If there are any.
     """
-    clash = sorted(reserved & extra.keys()) if extra else []
+    if settings.extra:
+        hold_extra(CREDENTIALS.get(lambda: _checked(extra_fields(settings), reserved), settings, reserved))
+
+
+def _checked(extra: Mapping[str, Any], reserved: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    clash = sorted((reserved | OF_THE_ADAPTER) & extra.keys())
     if clash:
         raise ConfigurationError(f"ModelSettings.extra cannot set {', '.join(clash)}: the adapter writes these itself")
+    return tuple(credentials_in(extra))
 
 
 def all_tools(own: list[dict[str, Any]], extra: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ from watchkeeper.core.messages import (
     ToolMessage,
     UserMessage,
 )
-from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest, OutputSchema, ToolSpec
+from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest, OutputSchema, ToolSpec, extra_fields
 from watchkeeper.core.usage import TokenUsage
 
 ENCODING: Final = "openai_chat"
@@ -116,19 +116,25 @@ class ReplyUsage(msgspec.Struct):
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    total_tokens: Any = None
     prompt_tokens_details: TokenDetails | None = None
     completion_tokens_details: TokenDetails | None = None
 
     def tokens(self) -> TokenUsage:
-        """Return them in our terms; input includes the cached tokens, and output the reasoning tokens."""
+        """Return them in our terms; input includes the cached tokens, and output the reasoning tokens.
+
+        xAI and Gemini count reasoning, which they bill as output, beside the completion: only the total has it.
+        """
         inputs = self.prompt_tokens_details or TokenDetails()
         outputs = self.completion_tokens_details or TokenDetails()
+        read, written, reasoned = self.prompt_tokens or 0, self.completion_tokens or 0, outputs.reasoning_tokens or 0
+        beside = self.total_tokens - read - written if type(self.total_tokens) is int and read > 0 <= written else 0
         return TokenUsage(
-            input_tokens=self.prompt_tokens or 0,
-            output_tokens=self.completion_tokens or 0,
+            input_tokens=read,
+            output_tokens=written + max(min(beside, reasoned or beside), 0),
             cached_tokens=inputs.cached_tokens or 0,
             cache_write_tokens=inputs.cache_write_tokens or 0,
-            reasoning_tokens=outputs.reasoning_tokens or 0,
+            reasoning_tokens=reasoned,
         )
 
 
@@ -422,9 +428,10 @@ def chat_head(name: str, request: ModelRequest, cap: str) -> dict[str, Any]:
         ConfigurationError: If the settings ask for several alternatives.
     """
     settings = request.settings
-    if settings.extra.get("n", 1) != 1:
+    alternatives = extra_fields(settings).get("n", 1)
+    if alternatives != 1:
         raise ConfigurationError(
-            f"ModelSettings.extra cannot set n={settings.extra['n']!r}: a run uses one alternative, and its limits "
+            f"ModelSettings.extra cannot set n={alternatives!r}: a run uses one alternative, and its limits "
             "reserve the cost of one; for several answers use several runs"
         )
     return request_head(name, request, cap, seed=settings.seed, reasoning_effort=settings.effort)
@@ -497,7 +504,7 @@ CHAT: Final = Wire(
     path="/chat/completions",
     history="messages",
     encoding=f"{ENCODING}:{{provider}}:{{name}}",
-    reserved=frozenset({"messages", *STREAMED}),
+    reserved=frozenset(STREAMED),
     caps=("max_completion_tokens", "max_tokens"),
     cap_at=output_cap_field,
     usage=ReplyUsage,

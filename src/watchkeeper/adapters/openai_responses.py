@@ -275,18 +275,21 @@ def _returned_items(output: list[dict[str, Any]], encoding: str) -> dict[str, An
     return {"encoding": encoding, "items": items}
 
 
+STORED: Final = ("previous_response_id", "conversation")
+"""Fields that stand for a stored conversation."""
+
 RESPONSES: Final = Wire(
     provider="openai",
     path="/responses",
     history="input",
     encoding="openai_responses:{name}",
-    reserved=frozenset({"input", "stream", "store", "previous_response_id", "conversation", "background"}),
+    reserved=frozenset({"stream", "store", "background", *STORED}),
     caps=("max_output_tokens",),
     cap_at=lambda url: "max_output_tokens",
     usage=ResponseUsage,
     counted=FINAL_EVENTS,
     ended=FINAL_EVENTS,
-    stored=("previous_response_id", "conversation", "prompt"),
+    stored=STORED,
     connect=openai_endpoint,
     encode=encode_request,
     answer=Response,

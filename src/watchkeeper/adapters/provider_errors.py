@@ -79,14 +79,29 @@ def provider_error(
         text = f"a redirect to {headers.get('location')}, which is not followed: give the final address as base_url"
     text = text or shorten(str(error))
     fault = classify(code, text, status)
-    # What the model wrote is billed, whatever the status. An error that arrives inside a stream (status 200, or none)
-    # ends a reply that had begun.
-    billed = fault in ("timeout", "malformed_reply") or status is None or status < 300
+    billed = is_billed(fault, status, f"{provider} {url}")
     mapped = fault_error(fault, say(provider, status, text), provider=provider, status=status, billed=billed)
     mapped.retry_after = retry_after(headers, clock)
     request_id = headers.get("x-request-id") or headers.get("request-id")
     mapped.provider_payload.update({key: value for key, value in (("code", code), ("request_id", request_id)) if value})
     return mapped
+
+
+def is_billed(fault: ProviderFault, status: int | None, server: str) -> bool:
+    """Return whether a failed request may be on the bill.
+
+    What the model wrote is billed, whatever the status. An error that arrives inside a stream (status 200, or none)
+    ends a reply that had begun. Azure bills a prompt that its filter has read and refused, and perhaps an answer to it
+    (https://learn.microsoft.com/azure/ai-services/openai/concepts/content-filter).
+
+    Args:
+        fault: What went wrong.
+        status: The HTTP status, if there is one.
+        server: The provider and the address, in any words.
+    """
+    if fault == "refused" and "azure" in server:
+        return True
+    return fault in ("timeout", "malformed_reply") or status is None or status < 300
 
 
 def fault_error(

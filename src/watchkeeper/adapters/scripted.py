@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from watchkeeper.core.codec import encode
-from watchkeeper.core.errors import ConfigurationError
+from watchkeeper.core.errors import ConfigurationError, UnsentError
 from watchkeeper.core.messages import AssistantMessage, ToolCall
 from watchkeeper.core.model import FinishReason, ModelReply, ModelRequest
 from watchkeeper.core.quantities import counted
@@ -94,7 +94,7 @@ class ScriptedModel:
         """Answer with the next step.
 
         Raises:
-            ConfigurationError: If the script has no step left.
+            UnsentError: If the script has no step left.
         """
         with self._lock:
             self.requests.append(request)
@@ -109,8 +109,9 @@ class ScriptedModel:
 
     def _next(self) -> Step | Callable[[ModelRequest], Step]:
         if self._taken >= len(self._steps):
-            raise ConfigurationError(
-                f"the script has {counted(len(self._steps), 'step')}, and turn {self._taken + 1} was asked for"
+            raise UnsentError(
+                f"the script has {counted(len(self._steps), 'step')}, and turn {self._taken + 1} was asked for; "
+                "add a step, the last of which is the answer"
             )
         self._taken += 1
         return self._steps[self._taken - 1]
@@ -129,9 +130,7 @@ class ScriptedModel:
             case str():
                 return ModelReply(AssistantMessage(step), DEFAULT_USAGE, "stop", self.name)
             case _:
-                raise ConfigurationError(
-                    f"a script step is Say, Call, Calls, ModelReply, text or an error, not {step!r}"
-                )
+                raise UnsentError(f"a script step is Say, Call, Calls, ModelReply, text or an error, not {step!r}")
 
     def _asking(self, calls: Sequence[Call], text: str, usage: TokenUsage) -> ModelReply:
         asked = tuple(ToolCall(f"call-{next(self._call_ids)}", call.tool, _arguments(call.arguments)) for call in calls)

@@ -36,6 +36,7 @@ from watchkeeper.adapters.reply_bounds import (
     oversized,
 )
 from watchkeeper.core.secrets import hold_url
+from watchkeeper.core.trace.place import passed_on
 
 CONNECT_SECONDS: Final = 10.0
 READ_SECONDS: Final = 600.0
@@ -239,7 +240,7 @@ class Exchange:
             response = await session.request(
                 request.method,
                 data=body if len(body) <= LARGE_BODY_BYTES else io.BytesIO(body),
-                headers=request.headers.multi_items(),
+                headers=[*request.headers.multi_items(), *passed_on(request.headers)],
                 allow_redirects=False,
                 timeout=_timeout(request.extensions.get("timeout")),
                 **self._target(str(request.url)),

@@ -77,7 +77,7 @@ class Wire:
         path: What the address of a request ends with.
         history: The field that holds the conversation, as a list.
         encoding: Name of a model's encodings, with ``{provider}`` and ``{name}``.
-        reserved: Fields that only the adapter writes.
+        reserved: Fields that only the adapter writes, beside those that no settings may set (`OF_THE_ADAPTER`).
         caps: Fields that cap the output.
         cap_at: Returns the one of them that the server at an address knows.
         longest_whole: Output tokens above which an answer has to be streamed.
@@ -173,7 +173,7 @@ class RemoteModel:
             ProviderError: With the fault that tells whether a retry may help.
         """
         wire = self.wire
-        check_extra(request.settings.extra, wire.reserved)
+        check_extra(request.settings, wire.reserved)
         on_delta: OnDelta | None = request.on_delta
         if on_delta is None and request.max_output_tokens > wire.longest_whole:
             on_delta = request.on_text or str

@@ -22,7 +22,7 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError, SessionError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply
-from watchkeeper.core.text import error_text
+from watchkeeper.core.text import error_text, storable
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.asking.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage
 from watchkeeper.asking.retry import (
@@ -80,6 +80,7 @@ class ModelCalls:
 
     Attributes:
         line: The models of the run.
+        failed: How the next call failed before, if it is to repeat one of an earlier process.
     """
 
     def __init__(self, plan: RunPlan[Any], scope: RunScope, transcript: Transcript) -> None:
@@ -88,7 +89,8 @@ class ModelCalls:
         self._scope = scope
         self._gate = scope.gate
         self._transcript = transcript
-        self.line = ModelLine(plan, scope.gate.limits, transcript)
+        self.line = ModelLine(plan, scope.gate, transcript)
+        self.failed: ModelFailed | None = None
         self._call_ids = {
             call.call_id for said in transcript if isinstance(said, AssistantMessage) for call in said.tool_calls
         }
@@ -155,6 +157,9 @@ class ModelCalls:
             self._check_context()
             landing = self._landing(number, worst)
         turn, attempt = Turn(number, phase, worst, landing), 1
+        failed, self.failed = self.failed, None
+        if failed is not None and failed.model == in_use.label:
+            attempt += failed.attempt
         failures: dict[str, int] = {}
         looks = 0
         while True:
@@ -230,7 +235,7 @@ class ModelCalls:
             if reply is None:
                 spent = charge_failure(error, turn.worst, ticket.max_output_tokens, price)
             else:
-                spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price)
+                spent = charge_reply(counted_usage(reply, turn.worst, ticket.max_output_tokens), price, reply.usage)
             return spent
 
         request = CallRequest(
@@ -243,6 +248,8 @@ class ModelCalls:
             model=in_use.label,
             provider=in_use.service,
             degraded=in_use.degraded,
+            recorder=self._scope.durable,
+            on_log=True,
         )
         outcome = await call_through(self._scope, self._estimated(request, in_use), work, meter)
         self._node_id, self._charged = outcome.node_id, spent
@@ -253,21 +260,26 @@ class ModelCalls:
             said = reply.refusal or reply.message.text or "no reason given"
             raise ProviderError(f"the model refused: {said}", fault="refused", provider=model.provider, billed=True)
         reply = self._with_own_call_ids(reply)
-        replied = ModelReplied(
+        self._record_reply(self._replied(reply, turn, spent, (clock.monotonic() - began) * 1000), model.provider)
+        return reply
+
+    def _replied(self, reply: ModelReply, turn: Turn, spent: Charge, duration_ms: float) -> ModelReplied:
+        """Return the event of a reply."""
+        return ModelReplied(
             turn=turn.number,
             message=reply.message,
             finish=reply.finish,
             usage=spent.tokens,
             cost_nanos=spent.cost_nanos,
-            model=reply.model or model.name,
+            model=reply.model or self.line.in_use.model.name,
             node_id=self._node_id or "",
-            duration_ms=(clock.monotonic() - began) * 1000,
+            duration_ms=duration_ms,
             landing=turn.phase == "landing",
-            created_at=clock.now(),
+            created_at=self._scope.clock.now(),
             refusal=reply.refusal or "",
+            run_context=self._scope.run_context,
+            response_id=reply.response_id,
         )
-        self._record_reply(replied, model.provider)
-        return reply
 
     def _failure(self, outcome: Outcome[ModelReply], turn: Turn, number: int, heard: Sequence[str]) -> BaseException:
         """Return the exception for a call without a reply; if the call was admitted, record its failure.
@@ -336,10 +348,9 @@ class ModelCalls:
     ) -> None:
         """Record an admitted attempt that brought no reply, or only a part of one."""
         now, asked = self._scope.clock.now(), self.line.in_use.label
-        used, cost = self._charged.tokens, self._charged.cost_nanos
-        self._scope.record(
-            ModelFailed(turn.number, number, fault, said, retry_in, self._node_id, now, asked, text, used, cost)
-        )
+        node_id, paid = self._node_id, self._charged
+        charged = (paid.tokens, paid.cost_nanos, paid.presumed)
+        self._scope.record(ModelFailed(turn.number, number, fault, said, retry_in, node_id, now, asked, text, *charged))
 
     def _given_up(self, failure: UnansweredError, phase: Phase) -> WorkStoppedError:
         """Return the error that ends the work when no model is left to ask, or no model may be asked any more."""
@@ -415,14 +426,14 @@ class ModelCalls:
         return None
 
     def _with_own_call_ids(self, reply: ModelReply) -> ModelReply:
-        """Return the reply with call ids that are unique in the conversation.
+        """Return the reply with call ids that are unique in the conversation, and can be put on record.
 
         Some servers restart their numbering in every reply, or give no id at all. Results and idempotency keys of tools
         would then be confused with those of other calls.
         """
         given, calls = reply.message.tool_calls, list[ToolCall]()
         for call in given:
-            stem = own = call.call_id or "call"
+            stem = own = storable(call.call_id) or "call"
             while own in self._call_ids:
                 number = self._id_numbers[stem] = self._id_numbers.get(stem, 1) + 1
                 own = f"{stem}-{number}"

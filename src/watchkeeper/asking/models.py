@@ -18,30 +18,24 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from watchkeeper.accounting.call_request import Charge, Estimate, presumed_charge
+from watchkeeper.accounting.account import Account
+from watchkeeper.accounting.call_request import NO_TOKENS, Charge, Estimate, presumed_charge
+from watchkeeper.asking.provider_work import TOOLS_OVERHEAD, bounds_input, check_extra_is_bounded, tools_overhead
 from watchkeeper.core.codec import encode
-from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError
-from watchkeeper.accounting.limits import Limits
+from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError, UnsentError
 from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Transcript, UserMessage, text_bytes
-from watchkeeper.core.meters import METERS
-from watchkeeper.core.model import ModelReply, ModelRequest
+from watchkeeper.core.model import ModelReply, ModelRequest, extra_fields
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.runtime.plan import NotOnRecordError
 
-
 if TYPE_CHECKING:
+    from watchkeeper.containment.execution_context import ExecutionContext
     from watchkeeper.containment.in_flight import Ticket
     from watchkeeper.core.model import Model
     from watchkeeper.runtime.plan import PricedModel, RunPlan
 
 FRAME_TOKENS: Final = 16
 """Upper bound of what a chat format adds around one message."""
-
-TOOLS_OVERHEAD: Final = 1024
-"""Upper bound of what providers add to the prompt when tools are present (Anthropic documents 313 to 804)."""
-
-USED_BY_INPUT: Final = tuple(meter for meter in METERS if not meter.is_counted and meter.column != "output_tokens")
-"""The meters whose ceilings hold only if the input of a call is bounded."""
 
 UNBOUNDED_IMAGE_TOKENS: Final = 4096
 """Assumed for an image without a declared bound where no ceiling depends on it."""
@@ -57,14 +51,13 @@ class InputBound:
 
     __slots__ = ("_counted", "_known", "_learned", "_most", "_seen", "_segment", "_strict", "fixed")
 
-    def __init__(self, request: ModelRequest, limits: Limits) -> None:
-        """Bound what every request repeats: tools and output schema."""
+    def __init__(self, request: ModelRequest, account: Account) -> None:
+        """Bound what every request repeats: tools, output schema and extra fields; ``account`` knows the ceilings."""
         fixed = sum(len(encode([tool.name, tool.description, tool.parameters])) for tool in request.tools)
-        added = request.settings.extra.get("tools")  # the provider's own
-        if added:
-            fixed += len(repr(added).encode("utf-8", "replace"))
-        if request.tools or added:
-            fixed += TOOLS_OVERHEAD
+        extra = extra_fields(request.settings)
+        if extra:
+            fixed += len(repr(dict(extra)).encode("utf-8", "replace"))
+        fixed += max(tools_overhead(extra.get("tools") or ()), TOOLS_OVERHEAD if request.tools else 0)
         if request.output is not None:
             fixed += len(encode(request.output.schema))
         self._known = self.fixed = fixed
@@ -72,7 +65,7 @@ class InputBound:
         self._seen = 0
         self._counted = self._most = 0
         self._learned: Message | None = None
-        self._strict = bounds_input(limits)
+        self._strict = bounds_input(account)
 
     def tokens(self, transcript: Transcript) -> int:
         """Return the bound for the current transcript."""
@@ -80,7 +73,7 @@ class InputBound:
             self._begin_segment(transcript)
         for message in transcript.since(self._seen):
             if message is not self._learned:
-                self._known += text_bytes(message) + FRAME_TOKENS + self._images(message)
+                self._known += message_bytes(message) + self._images(message)
         self._seen = len(transcript)
         return self._known
 
@@ -169,12 +162,6 @@ def likely_tokens(size: int, density: float | None = None) -> int:
     return math.ceil(size * min(max(density * DENSITY_MARGIN, LEAST_DENSITY), 1.0))
 
 
-def bounds_input(limits: Limits) -> bool:
-    """Return whether a ceiling on cost or tokens is in force, so that nothing may be sent whose size has no bound."""
-    ceilings = (limits.ceiling(meter.ceiling) for meter in USED_BY_INPUT)
-    return limits.account is not None or any(ceiling is not None for ceiling in ceilings)
-
-
 def image_tokens(part: ImagePart) -> int:
     """Return an image's declared bound, or what is assumed for one without."""
     return UNBOUNDED_IMAGE_TOKENS if part.max_tokens is None else part.max_tokens
@@ -186,14 +173,24 @@ def message_bytes(message: Message) -> int:
     return text_bytes(message) + FRAME_TOKENS + (0 if data is None else len(encode(data)))
 
 
-def estimate_call(input_tokens: int, cap: int, least: int, price: ModelPrice | None) -> Estimate:
-    """Return the worst case of one call with this input bound and output cap."""
+def estimate_call(input_tokens: int, cap: int, least: int, price: ModelPrice | None, beside: int = 0) -> Estimate:
+    """Return the worst case of one call.
+
+    Args:
+        input_tokens: The bound of its input.
+        cap: The cap of its output.
+        least: The fewest output tokens with which it is worth making.
+        price: What it costs; None if unknown.
+        beside: The most tokens that the provider reads and writes beside that, each at the dearer rate.
+    """
+    read = input_tokens + beside
+    written = price.worst_output_token(read) if price else 0
     return Estimate(
-        input_tokens=input_tokens,
+        input_tokens=read,
         max_output_tokens=cap,
         min_output_tokens=min(least, cap),
-        input_nanos=price.worst_input(input_tokens) if price else 0,
-        output_nanos_per_token=price.worst_output_token(input_tokens) if price else 0,
+        input_nanos=price.worst_input(read) + beside * written if price else 0,
+        output_nanos_per_token=written,
         known_cost=price is not None,
     )
 
@@ -218,9 +215,12 @@ def counted_usage(reply: ModelReply, worst: Estimate, granted: int) -> TokenUsag
     return TokenUsage(input_tokens=worst.input_tokens, output_tokens=usage.output_tokens or text_bytes(reply.message))
 
 
-def charge_reply(usage: TokenUsage, price: ModelPrice | None) -> Charge:
-    """Return what a reply cost."""
-    return Charge(usage, price.cost(usage) if price else None)
+def charge_reply(usage: TokenUsage, price: ModelPrice | None, reported: TokenUsage | None = None) -> Charge:
+    """Return what a reply cost; ``reported``: what its provider said, if that is not what is charged."""
+    if reported is None or reported is usage:
+        return Charge(usage, price.cost(usage) if price else None)
+    said = reported if reported.is_possible else NO_TOKENS
+    return Charge(usage, price.cost(usage) if price else None, reported=said)
 
 
 def charge_failure(error: BaseException | None, worst: Estimate, granted: int, price: ModelPrice | None) -> Charge:
@@ -229,7 +229,7 @@ def charge_failure(error: BaseException | None, worst: Estimate, granted: int, p
     A provider that refused before doing anything bills nothing. After a cancelled request or a lost stream the billed
     amount is unknown, so the whole reservation is charged: a ceiling must hold on the provider's bill, too.
     """
-    unsent = isinstance(error, EgressRefusedError | NotOnRecordError)
+    unsent = isinstance(error, EgressRefusedError | NotOnRecordError | UnsentError)
     if unsent or (isinstance(error, ProviderError) and not error.billed):
         return Charge(TokenUsage(), 0)
     usage = TokenUsage(input_tokens=worst.input_tokens, output_tokens=granted)
@@ -254,6 +254,7 @@ class ModelInUse:
         degraded: Whether it is the cheaper model that hooks may ask for.
         cap: Output cap of its replies.
         landing_cap: The same for a landing turn.
+        beside: The most tokens that its settings let the provider use beside a reply.
         request: The parts that are the same in all its requests.
         bound: The upper bound of its input.
     """
@@ -271,6 +272,7 @@ class ModelInUse:
         wished, largest = chosen.settings.max_output_tokens or DEFAULT_OUTPUT_CAP, model.max_output_tokens
         self.cap = wished if largest is None else min(wished, largest)
         self.landing_cap = min(limits.landing.max_output_tokens, self.cap) if limits.landing else self.cap
+        self.beside = chosen.settings.extra_max_tokens or 0
         self.request = ModelRequest(
             transcript=line.transcript,
             tools=line.tools,
@@ -279,13 +281,13 @@ class ModelInUse:
             settings=chosen.settings,
             on_delta=plan.on_delta,
         )
-        self.bound = InputBound(self.request, limits)
+        self.bound = InputBound(self.request, line.account)
         self._limits = limits
 
     def worst(self, input_tokens: int, *, landing: bool) -> Estimate:
         """Return the worst case of a call with this input bound."""
         cap = self.landing_cap if landing else self.cap
-        return estimate_call(input_tokens, cap, self._limits.min_output_tokens, self.price)
+        return estimate_call(input_tokens, cap, self._limits.min_output_tokens, self.price, self.beside)
 
     def asking(self, ticket: Ticket, heard: list[str], *, landing: bool) -> ModelRequest:
         """Return the request of a call: what every call repeats, and what the gate granted this one.
@@ -336,10 +338,17 @@ class ModelLine:
         switched: Whether another than the first was ever in use.
     """
 
-    def __init__(self, plan: RunPlan[Any], limits: Limits, transcript: Transcript) -> None:
-        """Begin with the model that was asked for."""
+    def __init__(self, plan: RunPlan[Any], gate: ExecutionContext, transcript: Transcript) -> None:
+        """Begin with the model that was asked for.
+
+        Raises:
+            ConfigurationError: If settings make a provider work without a bound, and a ceiling is in force.
+        """
         self.plan = plan
-        self.limits = limits
+        self.limits = gate.limits
+        self.account = gate.account
+        for each in plan.models:
+            check_extra_is_bounded(each.settings, self.account, each.model.name)
         self.transcript = transcript
         self.tools = tuple(tool.spec for tool in plan.prompt.tools)
         self.models = plan.models

@@ -206,9 +206,27 @@ def held_back(outcome: Outcome[Any]) -> str:
     return f"a hook said {outcome.decision} ({outcome.stop_reason or 'no reason given'})"
 
 
+MISTAKES: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+)
+"""What code raises that is wrong; asking again later would raise the same."""
+
+
 def is_outage(error: BaseException) -> bool:
-    """Return whether an error means that a provider is down, and not that the request was wrong or was refused."""
-    if isinstance(error, EgressRefusedError):
+    """Return whether an error means that a provider is down.
+
+    It does not if the request was wrong or was refused, or the code of the model makes a mistake.
+    """
+    if isinstance(error, (EgressRefusedError, *MISTAKES)):
         return False
     return not isinstance(error, ProviderError) or error.fault not in {*OWN_FAULTS, "not_found", "refused"}
 

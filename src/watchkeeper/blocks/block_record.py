@@ -22,10 +22,13 @@ from uuid import UUID
 
 from msgspec import structs
 
-from watchkeeper.accounting.call_request import NO_TOKENS, CallRequest
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import CallRequest, Charge
 from watchkeeper.app.options import OnStoreFailure, StoreLike
 from watchkeeper.app.recording import Recorder
-from watchkeeper.children.child import ChildFacts, innermost_run, inside_scope, record_end, record_start
+from watchkeeper.children.child import ChildFacts, record_end, record_start
+from watchkeeper.children.innermost import innermost_run, inside_scope
+from watchkeeper.children.spending import Records, Spending, ended_call
 from watchkeeper.children.inside import Surrounding
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.record import Node
@@ -34,7 +37,7 @@ from watchkeeper.core.errors import Stop
 from watchkeeper.core.forks import in_forked
 from watchkeeper.core.ids import SYSTEM_IDS
 from watchkeeper.core.workers import run_in_worker
-from watchkeeper.runtime.events import CallEnded, RunEnded, RunStarted
+from watchkeeper.runtime.events import RunEnded, RunStarted
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.portal import Portal
 from watchkeeper.runtime.result import end_in_words, spent
@@ -42,6 +45,7 @@ from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.shield.decision import SafetyEvent
+from watchkeeper.disk.power import Durability
 from watchkeeper.store.run_index import BLOCK
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.disk.sqlite import DEFAULT
@@ -80,11 +84,13 @@ class StoreTerms:
     Attributes:
         store: The store that gets the record.
         on_failure: What follows a failure of the store.
+        durability: What it is to survive; None for what the store does.
         name: Name of the block; empty for the file and line of its code.
     """
 
     store: RunStore | StoreLike = DEFAULT
     on_failure: OnStoreFailure = "stop"
+    durability: Durability | None = None
     name: str = ""
 
     def followed(self, around: Surrounding) -> Callable[[Session, UUID], Callable[[], None]] | None:
@@ -111,7 +117,7 @@ class OwnStore:
 
         def put(envelope: Envelope) -> None:
             if self._process == os.getpid():  # a forked process has not the thread that writes
-                self.recorder.put((run_id, envelope))
+                self.recorder.put(run_id, envelope)
 
         forget = session.dispatcher.subscribe_all(put)
 
@@ -176,6 +182,7 @@ def open_record(
         depths=around.depths,
         deepest={} if scope is None else scope.deepest,
         watch=followed if own is None else own.watch,
+        durable=None if own is not None or scope is None else scope.durable,
         price_of=price_of,
         apart=around.apart,
     )
@@ -197,6 +204,7 @@ class BlockRecord:
 
     Attributes:
         scope: What the block is for runs that are started in it.
+        spending: Puts what is spent in it on the record of the run around; None if there is none.
     """
 
     def __init__(self, name: str, around: Surrounding, scope: RunScope, own: OwnStore | None) -> None:
@@ -206,9 +214,10 @@ class BlockRecord:
         self._context = context
         self._above = around.scope
         self._own = own
+        self.spending: Spending | None = None
         self._inside = ExitStack()
         self._unwatch: Callable[[], None] | None = None
-        self._about = ChildFacts("block", name, BLOCK, context.clock.monotonic(), around.call_id)
+        self._about = ChildFacts("block", name, BLOCK, context.clock.monotonic(), around.call_id, admitted=False)
         limits = replace(context.limits, max_turns=None)  # it has no turns
         self._started = RunStarted(
             run_context=scope.run_context,
@@ -232,29 +241,33 @@ class BlockRecord:
         if self._above is not None:
             record_start(self._above, scope, self._about)
         scope.record(self._started)
-        self._context.tell(self)
+        before = self._context.tell(self)
+        if scope.durable is not None:
+            self.spending = Spending(scope, scope.durable, before)
+        elif isinstance(before, Records):
+            self.spending = before.spending
         self._inside.enter_context(inside_scope(scope, is_run=False))
 
-    def call_ended(self, request: CallRequest, node: Node) -> None:
+    def call_begins(self, node: Node, demand: Demand) -> None:
+        """Put a call of a block inside a run on disk, as the run does with those of its code.
+
+        If the block has a record of its own, the run around has no other way to know of runs and blocks inside.
+        """
+        if self.spending is not None and (self._own is not None or self._is_innermost()):
+            self.spending.call_begins(node, demand)
+
+    def call_costs(self, node: Node, demand: Demand, nanos: int) -> None:
+        """Put what such a call costs so far on disk."""
+        if self.spending is not None and (self._own is not None or self._is_innermost()):
+            self.spending.call_costs(node, demand, nanos)
+
+    def call_ended(self, request: CallRequest, node: Node, charge: Charge | None) -> None:
         """Record a call, unless a run or a block inside records it."""
-        ending = node.ending
-        if ending is None or request.kind == "child" or not self._is_innermost():
+        if self._own is not None and self.spending is not None:
+            self.spending.call_ended(request, node, charge)  # the run around has another record
+        if request.kind == "child" or not self._is_innermost():
             return  # a run that is started here has its own pair of events
-        self.scope.record(
-            CallEnded(
-                kind=request.kind,
-                name=request.model or request.operation_name,
-                provider=request.provider,
-                status=ending.status,
-                usage=ending.tokens or NO_TOKENS,
-                cost_nanos=ending.cost_nanos,
-                duration_ms=(ending.at - node.began) * 1000,
-                stop_reason=ending.stop_reason,
-                error=ending.error,
-                node_id=node.node_id,
-                created_at=self.scope.clock.now(),
-            )
-        )
+        self.scope.record(ended_call(self.scope, request, node, charge, None))
 
     def incident_found(self, event: SafetyEvent) -> None:
         """Record an incident, unless a run or a block inside records it."""
@@ -290,11 +303,15 @@ class BlockRecord:
             duration_ms=took * 1000,
             remaining_seconds=None if deadline is None else deadline.remaining(scope.clock).total_seconds(),
             ended_at=scope.clock.now(),
+            run_context=scope.run_context,
         )
         scope.record(ended)
         if self._above is not None:
             used = usage.tokens.total, usage.cost_nanos, took, usage.model_calls
-            words = end_in_words(spent(None, usage.tool_calls, *used), None if stop is None else stop.message)
+            words = end_in_words(
+                spent(None, usage.tool_calls, *used, presumed=usage.presumed.tokens.total),
+                None if stop is None else stop.message,
+            )
             record_end(self._above, scope, self._about, stop, words)
         if self._unwatch is not None:
             self._unwatch()

@@ -35,6 +35,7 @@ from watchkeeper.containment.record import ContextSnapshot
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, DeadlineLike
 from watchkeeper.core.errors import ConfigurationError, LimitsError, RunStoppedError, Stop
 from watchkeeper.accounting.limits import AccountLimit, Limits
+from watchkeeper.asking.provider_work import names_spending
 from watchkeeper.core.meters import METERS, SHARED
 from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger
@@ -44,6 +45,7 @@ from watchkeeper.runtime.user_code import closed
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.pipeline import ShieldPipeline
+from watchkeeper.disk.power import Durability
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.disk.sqlite import DEFAULT
 
@@ -55,11 +57,10 @@ P = ParamSpec("P")
 
 OWN: Final = (
     *("limits", "pipeline", "circuit_breaker", "prices", "max_part_tokens", "uncounted", "ledger", "on_event", "clock"),
-    *("parent", "store", "on_store_failure", "name"),
+    *("parent", "store", "on_store_failure", "durability", "name"),
 )
 """The arguments of `contained` beside single ceilings."""
 
-DEFAULTS: Final = Limits()
 USE_WITH: Final = "use `with contained(...)` inside it instead"
 
 NO_CALL: Final = "no_call_seen"
@@ -113,6 +114,7 @@ def contained(
     ledger: Ledger | Path | str = "default",
     store: RunStore | StoreLike = DEFAULT,
     on_store_failure: OnStoreFailure = "stop",
+    durability: Durability | None = None,
     name: str = "",
     on_event: Callable[[SafetyEvent], object] | None = None,
     clock: Clock = SYSTEM_CLOCK,
@@ -122,14 +124,13 @@ def contained(
     """Return a decorator and context manager, sync and async, that contains the model calls made inside.
 
     Args:
-        limits: All ceilings in one value, instead of single ones. A block has no landing turn, so nothing is
-            reserved for one, and ``max_turns`` has no effect here.
+        limits: All ceilings in one value; ``max_turns`` and what is kept for landing have no effect on a block.
         pipeline: Hooks that are asked about every call and every address.
         circuit_breaker: Keeps calls away from a provider that is down.
         prices: The caller's own prices by ``provider:model`` or model; they win over the price list.
         max_part_tokens: Upper bound of the input tokens of a part whose size in bytes does not bound them: an image, a
             file, a stored conversation, a tool that the provider runs. Without this value a request with such a part
-            is refused under a ceiling on cost or tokens.
+            is refused under a ceiling on cost or tokens. A field that is not known counts as one if a ceiling is named.
         uncounted: What happens to a model request that cannot be counted (images, batches, an unknown interface).
             "refuse" is the default where a ceiling on cost or tokens is named, here or around. "allow" lets it pass as
             a step and a tool call of unknown cost. "allow" is also the default where only the default ceilings hold.
@@ -137,8 +138,8 @@ def contained(
             default a file in the user's data folder if an account is named, else this process's memory.
         store: Where a record of each block is written while it goes on, as for a run: the user's data folder by
             default, a path, or None. A block inside a run or another block is recorded where that is.
-        on_store_failure: When a write to the store has failed for 60 s, "stop" (the default) ends the block; "go_on"
-            goes on without the record.
+        on_store_failure: After 60 s without a write that works, "stop" ends the block; "go_on" goes on unrecorded.
+        durability: What the record survives: "process" (the default) or "power", as for a run.
         name: What the record calls the block; by default the function's name, or the file and line of the block.
         on_event: Told of every stop.
         clock: The source of time.
@@ -153,12 +154,12 @@ def contained(
     check_keywords(ceilings, SINGLE, OWN)
     check_arguments({"pipeline": pipeline, "circuit_breaker": circuit_breaker, "on_event": on_event, "prices": prices})
     check_arguments({"ledger": ledger, "clock": clock, "store": store, "name": name})
-    check_arguments({"on_store_failure": on_store_failure})
+    check_arguments({"on_store_failure": on_store_failure, "durability": durability})
     _check_choices(uncounted, parent)
     limits = _limits(limits, ceilings)
-    passes = uncounted or ("refuse" if names_spending(limits, ceilings) else None)
+    passes = uncounted or ("refuse" if limits.account is not None or names_spending(limits, ceilings) else None)
     part = None if max_part_tokens is None else count(max_part_tokens, "max_part_tokens")
-    own, apart, record = prices or {}, parent is None, StoreTerms(store, on_store_failure, name)
+    own, apart, record = prices or {}, parent is None, StoreTerms(store, on_store_failure, durability, name)
     return Contained(
         Terms(limits, pipeline, circuit_breaker, own, part, passes, ledger, on_event, clock, apart, record)
     )
@@ -169,16 +170,6 @@ def _check_choices(uncounted: object, parent: object) -> None:
         raise ConfigurationError(f'uncounted={uncounted!r} must be "refuse" or "allow"')
     if parent not in ("around", None):
         raise ConfigurationError(f"parent={parent!r} must be None, for an independent block; else leave it out")
-
-
-def names_spending(limits: Limits, ceilings: Ceilings) -> bool:
-    """Return whether the caller has named a ceiling on money or tokens, rather than left it at its default."""
-    for meter in METERS:
-        ceiling = limits.ceiling(meter.ceiling)
-        is_named = meter.field in ceilings or ceiling != DEFAULTS.ceiling(meter.ceiling)
-        if is_named and ceiling is not None and not meter.is_counted:
-            return True
-    return limits.account is not None
 
 
 def _limits(limits: Limits | None, ceilings: Ceilings) -> Limits:
@@ -386,7 +377,8 @@ class Place(NamedTuple):
     def named(self, terms: Terms) -> NamedFiles:
         """Return the ledger and store files that a block opens here; an inner block uses those of the outer one."""
         store = None if terms.record.followed(self.around) is not None else terms.record.store
-        return NamedFiles(None if self.outer is not None else terms.ledger, store, terms.limits, terms.clock)
+        ledger = None if self.outer is not None else terms.ledger
+        return NamedFiles(ledger, store, terms.limits, terms.clock, durability=terms.record.durability)
 
 
 class Block:

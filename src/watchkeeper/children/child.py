@@ -18,25 +18,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
-from uuid import UUID
-from weakref import ReferenceType, ref
 
 import msgspec
 from msgspec import structs
 
 from watchkeeper.accounting.call_request import CallRequest, Charge
-from watchkeeper.containment.enclosing import without
+from watchkeeper.children.innermost import INNERMOST, Depths, going_on, inside_scope, is_inside
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.accounting.budget import BudgetTracker
 from watchkeeper.core.errors import ConfigurationError, NestingDepthError, Stop
-from watchkeeper.core.forks import ModuleLock, in_forked
+from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.ids import RunContext, derive_child_run_context
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.text import is_logged, logger
@@ -52,6 +49,7 @@ from watchkeeper.runtime.plan import OnContextFull, PricedModel, RunPlan, RunSco
 from watchkeeper.runtime.portal import wait_on
 from watchkeeper.runtime.result import ManyResult, RunResult, broken_off, log_end
 from watchkeeper.runtime.shared_budget import share_of
+from watchkeeper.runtime.tracing import in_new_trace
 from watchkeeper.runtime.user_code import closed
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
@@ -62,55 +60,14 @@ from watchkeeper.tools.tool import Tool
 
 OutputT = TypeVar("OutputT")
 T = TypeVar("T")
-Depths = Mapping[str, int]
 
 Execute = Callable[..., Awaitable[RunResult[Any]]]
 """Runs a plan in a scope: `loop.run.execute`."""
 
-NO_CHARGE: Final = Charge()
-
-
-class Inside(NamedTuple):
-    """A run, or a contained block that is recorded, that code runs in.
-
-    A task, a timer or a socket's callback may keep the context variables of a run long after its end, so this holds no
-    model and no session of it.
-
-    Attributes:
-        scope: Its scope, held weakly.
-        run_id: Its id.
-        trace_id: Its trace.
-        depths: Its nesting depth by family.
-        deepest: The maximum depth by family.
-        around: What was entered before it and is not left yet; None if nothing was.
-        is_run: Whether it is a run.
-    """
-
-    scope: ReferenceType[RunScope]
-    run_id: UUID
-    trace_id: str | None
-    depths: Depths
-    deepest: Depths
-    around: Inside | None
-    is_run: bool
-
-
-_innermost: Final[ContextVar[Inside | None]] = ContextVar("watchkeeper_innermost_run", default=None)
-"""The scope of the innermost run, or recorded contained block, that this code runs in."""
-
-_going_on: Final[dict[UUID, RunScope]] = {}
-"""The scopes of all runs of this process that go on, by their ids."""
-
 _lock: Final = ModuleLock()
+"""Held while children are registered at a session."""
 
-
-def _forget() -> None:
-    """Forget all runs in a forked process, because none of them continues there."""
-    _innermost.set(None)
-    _going_on.clear()
-
-
-in_forked(_forget)
+NO_CHARGE: Final = Charge()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +147,7 @@ class BegunChild(NamedTuple):
         resumed: What the loop goes on with; None if the child has ended.
         result: Given its session, its result if it has ended.
         is_closed: Whether its end is on its parent's log.
+        rebuild: Makes its files as they were; raises ConfigurationError if that cannot be done.
     """
 
     run_context: RunContext
@@ -199,6 +157,7 @@ class BegunChild(NamedTuple):
     resumed: Any
     result: Callable[[Session], RunResult[Any] | None]
     is_closed: bool
+    rebuild: Callable[[Filesystem | None], None]
 
 
 class ChildFacts(NamedTuple):
@@ -211,6 +170,7 @@ class ChildFacts(NamedTuple):
         began: Monotonic instant of its start.
         call_id: The tool call that asked for it, or None.
         ordinal: Which of the children of this call it is, from 0.
+        admitted: Whether it passed the gate as a call.
     """
 
     kind: ChildKind
@@ -219,6 +179,7 @@ class ChildFacts(NamedTuple):
     began: float
     call_id: str | None = None
     ordinal: int = 0
+    admitted: bool = True
 
 
 class Family(msgspec.Struct, frozen=True):
@@ -302,6 +263,8 @@ class Children:
         begun = None
         if self.begun is not None and task.kind == "subagent" and task.call_id is not None:
             begun = await self.begun(task.call_id, task.ordinal)
+        if begun is not None:
+            await run_in_worker(begun.rebuild, task.filesystem)
         if begun is not None and begun.resumed is None:
             return self._ended(begun, task, scope)
         run = await self._start_below(self._gate_for(task), task, scope, begun)
@@ -433,11 +396,12 @@ class Children:
         about = ChildFacts(task.kind, name, model.label, began, task.call_id, task.ordinal)
         execute = task.execute or self._execute
         if begun is not None:
-            execute = partial(self._execute, resumed=begun.resumed)
+            resumed = None if begun.resumed is None else begun.resumed.renewed(scope.run_context)
+            execute = partial(self._execute, resumed=resumed)
         else:
             record_start(self.family.scope, scope, about)
             if task.kind == "subagent":
-                execute = partial(execute, opened=partial(_to_go_on, task))
+                execute = partial(execute, opened=dict[str, Any])
         unwatch = scope.watch(scope.session, scope.run_context.run_id) if scope.watch is not None else None
         try:
             result = await execute(self._plan(task, rendered, model), scope)
@@ -473,14 +437,10 @@ def _identity(
     """Return task, session and identifiers of a child: new ones, or those of a child that had begun."""
     if begun is not None:
         session = scope.session.child(session_id=begun.run_context.session_id, earlier=begun.log)
-        return replace(task, limits=begun.limits), session, begun.run_context
+        fresh = derive_child_run_context(scope.run_context, begun.run_context.session_id, scope.ids)
+        return replace(task, limits=begun.limits), session, in_new_trace(begun.run_context, fresh)
     session = scope.session.child(task.state)
     return task, session, derive_child_run_context(scope.run_context, session.session_id, scope.ids)
-
-
-def _to_go_on(task: ChildTask[Any]) -> dict[str, Any]:
-    """Return what `RunOpened` says of a child."""
-    return {"not_resumable": "" if task.filesystem is None else "what it changed in files is not on record"}
 
 
 def record_start(parent: RunScope, child: RunScope, about: ChildFacts) -> None:
@@ -499,6 +459,7 @@ def record_start(parent: RunScope, child: RunScope, about: ChildFacts) -> None:
             ordinal=about.ordinal,
             started_at=child.clock.now(),
             limit_values=child.gate.limits,
+            admitted=about.admitted,
         )
     )
     if is_logged(logging.INFO):
@@ -517,10 +478,12 @@ def record_end(
     """Record on the parent's log how the child ended.
 
     ``ended`` is the child's result, or the stop that ended it without one. For a contained block, which has no result,
-    it is the stop or None, and ``said`` describes the end in words. ``usage`` is that of its gate unless it is given.
+    it is the stop or None, and ``said`` describes the end in words. ``usage`` is all that the child has used, by
+    default by its gate and by what it had used before its limits were fresh.
     """
     duration = (child.clock.monotonic() - about.began) * 1000
-    usage = child.gate.usage if usage is None else usage
+    if usage is None:
+        usage = child.gate.usage + (Usage() if isinstance(ended, Stop | None) else ended.earlier.usage)
     stop: Stop | None
     completion: CompletionState = "unchecked"
     if isinstance(ended, Stop | None):
@@ -561,78 +524,6 @@ def children_of(session: Session) -> Children | None:
     return runs[-1] if runs else None
 
 
-@contextmanager
-def inside_scope(scope: RunScope, *, is_run: bool = True) -> Generator[None]:
-    """Make a run, or a contained block that is recorded, the innermost one for the code in a ``with`` block.
-
-    Blocks that generators hold open may be left in any order; what was entered later stays in force.
-    """
-    run = scope.run_context
-    around = _innermost.get()
-    _innermost.set(Inside(ref(scope), run.run_id, run.trace_id, scope.depths, scope.deepest, around, is_run))
-    try:
-        yield
-    finally:
-        _innermost.set(without(_innermost.get(), lambda each: each.scope() is scope))
-
-
-def innermost_run() -> RunScope | None:
-    """Return the scope of the innermost run, or recorded contained block, that this code runs in.
-
-    Returns:
-        None outside of all, and in code that outlives it, once nothing holds the scope any more.
-    """
-    inside = _innermost.get()
-    return None if inside is None else inside.scope()
-
-
-def is_inside_run() -> bool:
-    """Return whether this code was started by a run, in a contained block or not."""
-    return any(_runs_here())
-
-
-def is_inside(run_id: UUID) -> bool:
-    """Return whether this code was started by a run, which may be over by now."""
-    return any(inside.run_id == run_id for inside in _runs_here())
-
-
-def _runs_here() -> Iterator[Inside]:
-    inside = _innermost.get()
-    while inside is not None:
-        if inside.is_run:
-            yield inside
-        inside = inside.around
-
-
-def run_below(gate: ExecutionContext) -> RunScope | None:
-    """Return the scope of a run that goes on under a gate, also in another thread; None if there is none."""
-    with _lock:
-        going_on = tuple(_going_on.values())
-    return next((scope for scope in going_on if scope.gate.stands_below(gate)), None)
-
-
-def run_of(gate: ExecutionContext) -> RunScope | None:
-    """Return the scope of the run that goes on with this gate; None if it is no run's.
-
-    A run's listeners are told of its first events before its own code begins, so they know its gate only.
-    """
-    with _lock:
-        found = tuple(_going_on.values())
-    return next((scope for scope in found if scope.gate is gate), None)
-
-
-@contextmanager
-def going_on(scope: RunScope) -> Generator[None]:
-    """Register a run while the block runs, so that it can be found by its gate."""
-    with _lock:
-        _going_on[scope.run_context.run_id] = scope
-    try:
-        yield
-    finally:
-        with _lock:
-            _going_on.pop(scope.run_context.run_id, None)
-
-
 def _attached_to(origin: Session) -> tuple[Children, ...]:
     return cast("tuple[Children, ...]", origin.host or ())
 
@@ -665,7 +556,7 @@ def depths_below(kind: ChildKind, most: int, scope: RunScope) -> tuple[Depths, D
 
 def _around(scope: RunScope) -> tuple[Depths, Depths]:
     """Return depths and maximum depths for code that runs here and uses the run of ``scope``."""
-    inside = _innermost.get()
+    inside = INNERMOST.get()
     if inside is None or inside.scope() is scope or inside.trace_id != scope.run_context.trace_id:
         return scope.depths, scope.deepest
     depths = {name: max(scope.depths.get(name, 0), depth) for name, depth in inside.depths.items()}

@@ -15,14 +15,17 @@ from uuid import UUID
 import msgspec
 
 from watchkeeper.accounting.call_request import CallRequest
-from watchkeeper.children.child import ChildFacts, Depths, innermost_run, no_charge, record_end, record_start
+from watchkeeper.children.child import ChildFacts, no_charge, record_end, record_start
+from watchkeeper.children.innermost import Depths, innermost_run
 from watchkeeper.containment import enclosing
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import CURRENT_CALL, Ticket
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.ids import IdSource, RunContext, derive_child_run_context, root_run_context
+from watchkeeper.core.trace.place import HERE, Place, ambient, at, place_from
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.runtime.result import ManyResult, RunResult, broken_off
+from watchkeeper.runtime.tracing import below
 
 ResultT = TypeVar("ResultT", bound="RunResult[Any] | ManyResult[Any]")
 
@@ -36,11 +39,13 @@ class Surrounding(msgspec.Struct, frozen=True):
         gate: The innermost context that the code runs in; None outside of all.
         scope: The run to which this gate, or a gate above it, belongs; None if there is no such run.
         apart: Whether the run is independent of an enclosing context on purpose (``parent=None``).
+        above: The span below which the trace of a run outside of all others goes on, or None.
     """
 
     gate: ExecutionContext | None = None
     scope: RunScope | None = None
     apart: bool = False
+    above: Place | None = None
 
     @property
     def parent_run_id(self) -> UUID | None:
@@ -72,7 +77,7 @@ class Surrounding(msgspec.Struct, frozen=True):
     def run_context(self, session_id: UUID, ids: IdSource) -> RunContext:
         """Return the identifiers of a run that is started here: in the trace of the enclosing run, if there is one."""
         if self.scope is None:
-            return root_run_context(session_id, ids)
+            return below(root_run_context(session_id, ids), self.above)
         return derive_child_run_context(self.scope.run_context, session_id, ids)
 
     async def passed(self, name: str, work: Callable[[], Awaitable[ResultT]]) -> ResultT | Stop:
@@ -85,7 +90,8 @@ class Surrounding(msgspec.Struct, frozen=True):
             BaseException: Whatever the work raises.
         """
         if self.gate is None:
-            return await work()
+            with at(self.above):
+                return await work()
         outer, held = CURRENT_CALL.get(), list[ResultT]()
 
         async def begun(ticket: Ticket) -> None:
@@ -105,12 +111,17 @@ class Surrounding(msgspec.Struct, frozen=True):
             raise outcome.error
         return Stop("policy_halt", "hook", f"{name} was not started: {outcome.stop_reason}.")
 
-    async def recorded(self, run: RunScope, name: str, model: str, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Do the work of a run; record its start and its end on the log of the enclosing run, if there is one."""
+    async def recorded(
+        self, run: RunScope, name: str, model: str, work: Callable[[], Awaitable[ResultT]], *, admitted: bool = True
+    ) -> ResultT:
+        """Do the work of a run; record its start and its end on the log of the enclosing run, if there is one.
+
+        ``admitted`` says whether it was `passed` as a call of the enclosing gate.
+        """
         scope = self.scope
         if scope is None:
             return await work()
-        about = ChildFacts("run", name, model, run.clock.monotonic(), self.call_id)
+        about = ChildFacts("run", name, model, run.clock.monotonic(), self.call_id, admitted=admitted)
         record_start(scope, run, about)
         try:
             result = await work()
@@ -121,21 +132,30 @@ class Surrounding(msgspec.Struct, frozen=True):
         return result
 
 
-def surrounding(*, apart: bool = False) -> Surrounding:
+def surrounding(*, apart: bool = False, traceparent: str | None = None) -> Surrounding:
     """Return the context, and the run, inside which a run is started.
 
     Args:
         apart: Whether the run is to be independent of the enclosing context.
+        traceparent: The span below which its trace goes on; by default the current one, if it is not independent.
 
     Raises:
-        ConfigurationError: If the enclosing context is over, which can happen in a thread or task that outlives it.
+        ConfigurationError: If the enclosing context is over, which can happen in a thread or task that outlives it; or
+            for a traceparent that is none, or is given inside a run, whose trace goes on.
     """
+    given = None if traceparent is None else place_from(traceparent)
     if apart:
-        return Surrounding(apart=enclosing.innermost() is not None)
+        inside = enclosing.innermost() is not None
+        return Surrounding(apart=inside, above=given or (None if inside else ambient()))
     gate: ExecutionContext | None = enclosing.current()
     scope = None if gate is None else innermost_run()
     if gate is None or scope is None or not gate.stands_below(scope.gate):
-        return Surrounding(gate)
+        return Surrounding(gate, above=given or HERE.get() or ambient())
+    if given is not None:
+        raise ConfigurationError(
+            f"traceparent={traceparent!r} is given to a run that is started inside another one, in whose trace it is;"
+            " leave it out, or pass parent=None to make the run independent"
+        )
     return Surrounding(gate, scope)
 
 

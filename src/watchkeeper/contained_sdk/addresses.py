@@ -23,7 +23,7 @@ ENCODED_TIMES: Final = 4
 """How often a path may be percent-encoded again; no server decodes it more often."""
 
 FREE: Final = re.compile(
-    r"/(files|uploads(/[^/]+/(parts|complete|cancel))?|moderations|messages/count_tokens|responses/input_tokens"
+    r"^(?!.*/vector_stores/[^/]+/files$).*/(files|uploads(/[^/]+/(parts|complete|cancel))?|moderations|messages/count_tokens|responses/input_tokens"
     r"|(responses|batches|messages/batches|fine_tuning/jobs)/[^/]+/cancel|models/[^/]+:counttokens)$"
 )
 """Posts that cost nothing by themselves."""
@@ -35,11 +35,15 @@ GENERATING: Final = re.compile(
     r"/(completions?|complete|edits|infill|fim|responses|responses/compact|messages|embeddings?|rerank|ocr|predictions"
     r"|interactions|invocations|generate([_-]stream)?|api/(generate|chat|embed)|v\d+/(chat|embed|classify|summarize)"
     r"|(messages/)?batches|batch/jobs|images/(generations|edits|variations)|audio/(speech|transcriptions|translations)"
-    r"|videos(/[^/]+/remix)?|realtime/(sessions|client_secrets|calls)|threads/([^/]+/)?runs(/[^/]+/submit_tool_outputs)?"
-    r"|evals/[^/]+/runs|fine[-_]tun(es|ing/jobs)|async-invoke|model/.+/(invoke|converse)[a-z-]*|[^/]+:[a-z]+)$"
+    r"|videos(/(extensions|characters|[^/]+/remix))?|threads/([^/]+/)?runs(/[^/]+/submit_tool_outputs)?"
+    r"|realtime(/(?!calls/[^/]+/(hangup|refer|reject)$).*)?|chatkit/sessions|vector_stores/[^/]+/(file(s|_batches)|search)"
+    r"|v\d+/(sessions(/[^/]+/events)?|deployments(/[^/]+/run)?|dreams)|evals/[^/]+/runs"
+    r"|fine[-_]tun(es|ing/(jobs(/[^/]+/resume)?|alpha/graders/run))"
+    r"|async-invoke|model/.+/(invoke|converse)[a-z-]*|[^/]+:[a-z]+)$"
 )
-"""Posts that are model calls, at OpenAI, Anthropic, Bedrock (``/model/ID/invoke``), Vertex and Gemini (every
-``NAME:method``), Ollama (``/api/chat``), Mistral, Cohere, Replicate, SageMaker, and servers like theirs."""
+"""Posts that make models work: at OpenAI, at Anthropic (its managed agents, too: sessions, deployments, dreams), at
+Bedrock (``/model/ID/invoke``), Vertex and Gemini (every ``NAME:method``), Ollama (``/api/chat``), Mistral, Cohere,
+Replicate, SageMaker, and servers like theirs."""
 
 PROVIDERS: Final = re.compile(
     r"(?:.*\.)?(?:openai\.(?:com|azure\.com)|(?:services\.ai|cognitiveservices|inference\.ai)\.azure\.com|anthropic\.com"
@@ -102,8 +106,9 @@ def address_of(request: Any) -> Address:
     path: str = url.raw_path.partition(b"?")[0].decode("latin-1")
     methods = [request.method.upper(), *(headers[name].strip().upper() for name in OVERRIDES if name in headers)]
     method = next((name for name in methods if name not in READING), methods[0])
-    if method in READING and _has_body(headers) and _may_generate(path):
-        method = "POST"  # some servers serve any method alike, and nothing that is only read has a body
+    # Some servers serve any method alike, and nothing that is only read has a body. A websocket is a way to say more.
+    if method in READING and ("upgrade" in headers or (_has_body(headers) and _may_generate(path))):
+        method = "POST"
     host: str = url.raw_host.decode("latin-1").lower()
     named = headers.get("host", "").lower()  # a server that holds several hosts goes by this one
     other = re.sub(r":\d*$", "", named).strip("[]")

@@ -19,7 +19,8 @@ from watchkeeper.accounting.account import COST
 from watchkeeper.accounting.call_request import CallRequest, Charge, Estimate, presumed_charge
 from watchkeeper.adapters.endpoint import check_remote
 from watchkeeper.adapters.reply_bounds import RefusedBodyError, encoding_of
-from watchkeeper.children.child import innermost_run, is_inside_run, run_below, run_of
+from watchkeeper.adapters.scrubbing import scrub
+from watchkeeper.children.innermost import innermost_run, is_inside_run, run_below, run_of
 from watchkeeper.contained_sdk.addresses import Address
 from watchkeeper.contained_sdk.jobs import Job, Jobs, server_of
 from watchkeeper.contained_sdk.reading import FIXED_TIERS, Seen, SentRequest, larger, read_call, read_whole
@@ -32,10 +33,11 @@ from watchkeeper.containment.settlement import LateResult
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.errors import ConfigurationError, ProviderError, Stop, UnpricedModelError
 from watchkeeper.core.meters import SHARED
-from watchkeeper.core.secrets import scrub
+from watchkeeper.core.trace.place import passed_on
 from watchkeeper.core.usage import ModelPrice, TokenUsage, dearer
 from watchkeeper.core.workers import BreakOut, running_task
 from watchkeeper.asking.models import UNBOUNDED_IMAGE_TOKENS, charge_failure, charge_reply, estimate_call
+from watchkeeper.asking.provider_work import is_spending_named
 from watchkeeper.runtime.plan import RunScope
 from watchkeeper.shield.decision import Decision
 
@@ -88,24 +90,26 @@ class Counted:
         """Start without counts."""
         self._stored: dict[str, int] = {}
         self._conversations: tuple[tuple[SentRequest, int, int], ...] = ()
+        self._learning = threading.RLock()  # a finaliser may come in here in the middle
 
     def learn(self, sent: SentRequest, seen: Seen) -> None:
         """Take in the count of an answer; one below an earlier count of the same conversation tells of a part of it."""
         usage = seen.usage
         if usage is None:
             return
-        if seen.response_id:
-            part = usage.input_tokens < self._stored.get(sent.previous or "", 0)
-            total = self.bound(sent)[0] + usage.output_tokens if part else usage.total
-            while len(self._stored) >= KEPT_ANSWERS:
-                self._stored.pop(next(iter(self._stored)))
-            self._stored[seen.response_id] = total
-        most = max((count for known, count, _ in self._conversations if continues(sent, known)), default=0)
-        if sent.pieces and usage.input_tokens >= most:
-            older = [known for known in self._conversations if not continues(sent, known[0])]
-            # Where the provider keeps answers, the next request may only name the reasoning of this one.
-            hidden = usage.reasoning_tokens if sent.wire.stored else 0
-            self._conversations = ((sent, usage.input_tokens, hidden), *older[: KEPT_CONVERSATIONS - 1])
+        with self._learning:
+            if seen.response_id:
+                part = usage.input_tokens < self._stored.get(sent.previous or "", 0)
+                total = self.bound(sent)[0] + usage.output_tokens if part else usage.total
+                while len(self._stored) >= KEPT_ANSWERS:
+                    self._stored.pop(next(iter(self._stored)))
+                self._stored[seen.response_id] = total
+            most = max((count for known, count, _ in self._conversations if continues(sent, known)), default=0)
+            if sent.pieces and usage.input_tokens >= most:
+                older = [known for known in self._conversations if not continues(sent, known[0])]
+                # Where the provider keeps answers, the next request may only name the reasoning of this one.
+                hidden = usage.reasoning_tokens if sent.wire.stored else 0
+                self._conversations = ((sent, usage.input_tokens, hidden), *older[: KEPT_CONVERSATIONS - 1])
 
     def bound(self, sent: SentRequest) -> tuple[int, int]:
         """Return an upper bound of a call's input tokens but for its unsized parts, and how many of those it has."""
@@ -116,9 +120,8 @@ class Counted:
             text, unsized = sent.input_bound(len(longest.pieces))
         else:
             (text, unsized), tokens = sent.input_bound(), 0
-        if sent.previous in self._stored:
-            return tokens + text + self._stored[sent.previous], unsized - 1
-        return tokens + text, unsized
+        stored = self._stored.get(sent.previous) if sent.previous else None
+        return (tokens + text, unsized) if stored is None else (tokens + text + stored, unsized - 1)
 
 
 def continues(sent: SentRequest, earlier: SentRequest) -> bool:
@@ -134,8 +137,8 @@ class Containment:
         context: The gate that its calls pass.
         price_of: Returns the price of a model.
         bounded: Whether a ceiling on money or tokens holds, here or above.
-        uncounted: What happens to a model call that cannot be counted: refused, because a ceiling
-            was named; counted as a step, because only the defaults hold; or let through, because the caller says so.
+        uncounted: What happens to a model call that cannot be counted: refused, because the block names a ceiling;
+            counted as a step, if what is around names none; or let through, because the caller says so.
         max_part_tokens: The most tokens of one part whose size in bytes gives no bound; None if not given.
         fallback_model: The cheaper model that a hook's DEGRADE switches to, or None.
         counted: What providers have counted so far.
@@ -269,6 +272,7 @@ class ContainedCall:
         seen: The facts that were read from the answer so far.
         provider: The provider whose prices apply.
         failure: The provider's refusal, if that is what came; the caller gets it as it is.
+        origin: The server that it goes to.
     """
 
     def __init__(
@@ -282,7 +286,7 @@ class ContainedCall:
         self.block = block
         self._path: str = request.url.path
         self._purpose = address.purpose
-        self._origin = server_of(request.url)
+        self.origin = server_of(request.url)
         self._body = body
         retries = request.headers.get(RETRY_HEADER, "0")
         self._retry = retries.isdecimal() and retries.strip("0") != ""
@@ -363,9 +367,8 @@ class ContainedCall:
 
     def _check_uncounted(self) -> None:
         """Refuse a request that cannot be counted, and so could spend any amount, if a ceiling was named."""
-        block = self.block
-        priced = block.context.account.has_ceiling(COST)
-        if block.uncounted != "refuse" or not (priced or self._purpose == "generating"):
+        priced = self.block.context.account.has_ceiling(COST)
+        if not self._refuses_uncounted() or not (priced or self._purpose == "generating"):
             return
         said = (
             f"{self._path} bills in a way that nobody can count from here, so the named ceiling on cost or tokens could"
@@ -374,6 +377,11 @@ class ContainedCall:
         )
         raise CallStopped(None, UnpricedModelError(said) if priced else ConfigurationError(said))
 
+    def _refuses_uncounted(self) -> bool:
+        """Return whether nothing may be sent that cannot be counted, because a ceiling on money or tokens is named."""
+        uncounted = self.block.uncounted
+        return uncounted == "refuse" or (uncounted == "count" and is_spending_named(self.block.context.account))
+
     def _input_tokens(self, sent: SentRequest) -> int:
         block = self.block
         try:
@@ -381,14 +389,18 @@ class ContainedCall:
         except RecursionError:
             said = f"the request to {sent.model} is nested too deeply to be read; nothing was sent"
             raise CallStopped(None, ConfigurationError(said)) from None
+        unknown = sent.unknown if sent.unknown and self._refuses_uncounted() else ()
+        unsized += len(unknown)
         if unsized and block.bounded and block.max_part_tokens is None:
+            said = "an image, a file, a stored conversation, a tool that the provider runs"
+            if unknown:
+                said = f"nobody knows here how much {', '.join(unknown)} may add"
             raise CallStopped(
                 None,
                 ConfigurationError(
                     f"the request to {sent.model} has {unsized} part(s) whose tokens are not bounded by their bytes"
-                    " (an image, a file, a stored conversation, a tool that the provider runs), but a ceiling on cost"
-                    " or tokens is in force; set contained(max_part_tokens=...), the most tokens of one part, or"
-                    " remove the ceiling"
+                    f" ({said}), but a ceiling on cost or tokens is in force; set contained(max_part_tokens=...), the"
+                    " most tokens of one part, or remove the ceiling"
                 ),
             )
         part = UNBOUNDED_IMAGE_TOKENS if block.max_part_tokens is None else block.max_part_tokens
@@ -426,7 +438,7 @@ class ContainedCall:
             return charge_reply(TokenUsage(worst.input_tokens, min(seen.size, granted)), self._worst_price)
         charge = at_least(charge_failure(error, worst, granted, self._worst_price), seen.told, self._worst_price)
         if seen.response_id and isinstance(ticket, InFlightCall):
-            job = Job(self.sent.wire, partial(self._correct, ticket, charge), self._origin)
+            job = Job(self.sent.wire, partial(self._correct, ticket, charge), self.origin)
             self.block.jobs.add(seen.response_id, job)
         return charge
 
@@ -527,9 +539,11 @@ def outgoing(request: Any, call: ContainedCall, ticket: Ticket) -> Any:
     """Return the request to send for one admitted attempt, with the granted output cap and shortened timeouts."""
     httpx = module_of(request)
     headers = httpx.Headers(request.headers)
-    headers.pop("content-length", None)
+    for name in ("content-length", "transfer-encoding"):  # of the body that the caller gave
+        headers.pop(name, None)
     # The token counts of a stream are read while it passes; a whole answer is unpacked here, where its size is bounded.
     headers["accept-encoding"] = "identity" if call.streaming else UNPACKED
+    headers.update(passed_on(headers))
     extensions = dict(request.extensions)
     if ticket.timeout is not None:
         extensions["timeout"] = bounded(extensions.get("timeout") or {}, ticket.timeout)
@@ -581,7 +595,8 @@ def as_answer(call: ContainedCall, response: Any) -> Any:
     status, (code, text) = response.status_code, provider_errors.describe(said)
     fault = provider_errors.classify(code, text, status)
     words = provider_errors.say(call.provider, status, text or code or response.reason_phrase)
-    raise provider_errors.fault_error(fault, words, provider=call.provider, status=status, billed=fault == "timeout")
+    billed = provider_errors.is_billed(fault, status, f"{call.provider} {call.origin}")
+    raise provider_errors.fault_error(fault, words, provider=call.provider, status=status, billed=billed)
 
 
 @contextmanager

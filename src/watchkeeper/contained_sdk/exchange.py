@@ -8,6 +8,7 @@ does input and output. httpx and its successor httpx2 both work: the module of t
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -150,6 +151,8 @@ class Exchange:
         ways, request = self.ways, self._request
         with translated(request, self._call.provider):
             response = yield ways.send(self._real, outgoing(request, self._call, ticket))
+            if response.status_code == SWITCHED:
+                return response
             try:
                 chunks = ways.chunks(response)
                 if self._call.streaming and streams(response, asked=True):
@@ -204,9 +207,18 @@ def final(error: BaseException) -> BaseException:
 
 # --- streams ----------------------------------------------------------------------------------------------------------
 
+SWITCHED: Final = 101
+"""The status of a connection that is no longer HTTP, for example a websocket: it stays open, and has no body."""
+
 EVENT_STREAM: Final = "text/event-stream"
 STREAMED: Final = (EVENT_STREAM, "text/plain", "application/octet-stream", "application/x-ndjson")
 """Content types of what is read as a stream where one was asked for."""
+
+
+INHERITED_STREAM: Final = (
+    "this stream was opened before the process was forked, and the answer arrives in the process that opened it; make"
+    " the request anew in this one"
+)
 
 
 class StreamDroppedError(Exception):
@@ -221,37 +233,51 @@ def taken(part: Any) -> Any:
 
 
 class ArrivingStream:
-    """The stream of a response, mixed with httpx's own stream classes; collecting it drops the call."""
+    """The stream of a response, mixed with httpx's own stream classes; collecting it drops the call.
+
+    A process that was forked meanwhile can neither read nor end it: it shares the connection with the one that does.
+    """
 
     def __init__(self, streamed: Streamed) -> None:
         """Read from what arrives."""
         self._streamed = streamed
+        self._process = os.getpid()
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(lambda: taken(self._streamed.get()), None)
+        self._check_process()
+        return iter(lambda: taken(self._streamed.ask()), None)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (chunk := taken(await self._streamed.get())) is not None:
+        self._check_process()
+        while (chunk := taken(await self._streamed.ask())) is not None:
             yield chunk
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():
+            raise CallStopped(None, ConfigurationError(INHERITED_STREAM))
 
     def close(self) -> None:
         """End the call of plain code."""
-        self._streamed.close()
+        if self._process == os.getpid():
+            self._streamed.close()
 
     async def aclose(self) -> None:
         """End the call of async code."""
-        await self._streamed.close()
+        if self._process == os.getpid():
+            await self._streamed.close()
 
     def __del__(self) -> None:
         """Drop the call."""
-        self._streamed.drop()
+        if self._process == os.getpid():
+            self._streamed.drop()
 
 
 class Streamed(Exchange):
     """A streamed answer: the call lasts as long as its stream.
 
     A thread or task of its own holds the call at the gate and reads the stream as fast as it comes; the caller takes
-    the bytes from a queue as they arrive, and can be told to stop at any moment, also while nothing arrives. A stream
+    the bytes from a queue as they arrive, and can be told to stop at any moment, also while nothing arrives. A thread
+    reads only what the caller asks for where a connection is shared: other answers wait while it reads. A stream
     that is closed early, or is open when its block ends, is dropped at the provider too, and is charged what was
     reserved unless its token counts had come. In the queue are the response, then its bytes, then None; an exception at
     any place ends it.
@@ -301,13 +327,15 @@ class Streamed(Exchange):
         """Hand on a stream as it comes, without the token counts that only we asked for."""
         reader = reader_of(self._call, response)
         bounds = BodyBounds(MOST_STREAM_BYTES, "", MOST_EVENT_BYTES, parsed=not encoding_of(response))
-        self.connected(socket_of(response))
+        self.connected(response)
         try:
             self.put(self.response(response))
+            self.await_demand()
             while (chunk := (yield self.ways.next(chunks))) is not None:
                 self.check()
                 for piece in bounds.decoded(chunk):
                     self.put(reader.feed(piece) if reader else piece)
+                self.await_demand()
             self.put(reader.finish() if reader else b"")
         finally:
             self.connected(None)
@@ -335,8 +363,15 @@ class Streamed(Exchange):
         """End the call before its first part has arrived."""
         return self.close()
 
-    def connected(self, found: socket.socket | None) -> None:
-        """Take note of the socket that the stream arrives at; None once it may carry another call."""
+    def ask(self) -> Any:
+        """Return the next part for the caller, who waits for it."""
+        return self.get()
+
+    def await_demand(self) -> None:
+        """Wait until more is to be read."""
+
+    def connected(self, response: Any) -> None:
+        """Take note of the connection that the stream arrives by; None once it may carry another call."""
 
     def over(self) -> None:
         """Take note that the call is settled."""
@@ -349,9 +384,12 @@ class ThreadStream(Streamed):
     def __init__(self, ways: Ways, real: Any, call: ContainedCall, request: Any) -> None:
         """Prepare; nothing is sent yet."""
         super().__init__(ways, real, call, request)
-        queue: SimpleQueue[Any] = SimpleQueue()
-        self.get, self.put = queue.get, queue.put
+        self._queue: SimpleQueue[Any] = SimpleQueue()
+        self.get = self._queue.get
+        self.put = self._put
         self._dropped = False
+        self._shared = False
+        self._wanted = threading.Event()
         self._over = threading.Event()
         self._threads: set[int] = set()
         self._socket: socket.socket | None = None
@@ -369,9 +407,25 @@ class ThreadStream(Streamed):
         if self._dropped:
             raise StreamDroppedError("the stream was closed before its end")
 
-    def connected(self, found: socket.socket | None) -> None:
+    def _put(self, part: Any) -> None:
+        self._wanted.clear()  # before the caller can take it and ask for more
+        self._queue.put(part)
+
+    def ask(self) -> Any:
+        if self._queue.empty():
+            self._wanted.set()
+        return self.get()
+
+    def await_demand(self) -> None:
+        if self._shared:
+            if not self._dropped:
+                self._wanted.wait()
+            self.check()
+
+    def connected(self, response: Any) -> None:
         with self._lock:
-            self._socket = found
+            self._shared = response is not None and is_shared(response)
+            self._socket = None if response is None or self._shared else socket_of(response)
 
     def over(self) -> None:
         self.drop()  # after the deadline the reader may still be waiting for bytes
@@ -392,8 +446,12 @@ class ThreadStream(Streamed):
         self.drop()
 
     def drop(self) -> None:
-        """Break the connection, so that the provider stops; a reader that waits for bytes wakes at once."""
+        """Break the connection, so that the provider stops; a reader that waits for bytes wakes at once.
+
+        One that shares its connection wakes if it waits for the caller.
+        """
         self._dropped = True
+        self._wanted.set()
         with self._lock:
             if self._socket is not None:
                 with suppress(OSError):  # it is closed already
@@ -450,10 +508,13 @@ def reader_of(call: ContainedCall, response: Any) -> StreamReader | None:
     return reader
 
 
+def is_shared(response: Any) -> bool:
+    """Return whether other answers come by the same connection."""
+    return bool(response.extensions.get("http_version") == b"HTTP/2")
+
+
 def socket_of(response: Any) -> socket.socket | None:
-    """Return the socket beneath a response, if its transport shows it, and no other answer comes by it (HTTP/2)."""
-    if response.extensions.get("http_version") == b"HTTP/2":
-        return None
+    """Return the socket beneath a response, if its transport shows it."""
     with suppress(AttributeError):  # not every transport has one
         found = response.extensions.get("network_stream").get_extra_info("socket")
         return found if isinstance(found, socket.socket) else None

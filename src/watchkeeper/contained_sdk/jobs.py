@@ -7,6 +7,7 @@ and the charge is corrected, once. An answer that is never retrieved stays charg
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -54,12 +55,14 @@ class Jobs:
     def __init__(self) -> None:
         """Start without jobs."""
         self._jobs: dict[str, Job] = {}
+        self._changing = threading.RLock()  # a finaliser may come in here in the middle
 
     def add(self, response_id: str, job: Job) -> None:
         """Remember a job."""
-        self._jobs[response_id] = job
-        while len(self._jobs) > KEPT_JOBS:
-            self._jobs.pop(next(iter(self._jobs)), None)
+        with self._changing:
+            self._jobs[response_id] = job
+            if len(self._jobs) > KEPT_JOBS:
+                self._jobs.pop(next(iter(self._jobs)), None)
 
     def asked_for(self, path: str, origin: str) -> Retrieval | None:
         """Return what reads the answer to a request, if its path names a job (``.../ID`` or ``.../ID/cancel``)."""
@@ -72,7 +75,9 @@ class Jobs:
 
     def learn(self, response_id: str, seen: Seen) -> None:
         """Correct a job's charge, if these are its final counts and it was not corrected before."""
-        if seen.usage is not None and (job := self._jobs.pop(response_id, None)) is not None:
+        with self._changing:
+            job = None if seen.usage is None else self._jobs.pop(response_id, None)
+        if job is not None:
             job.correct(seen)
 
 

@@ -24,7 +24,19 @@ from watchkeeper.adapters.openai_responses import RESPONSES
 from watchkeeper.adapters.wire import Wire
 from watchkeeper.contained_sdk.addresses import normal_path
 from watchkeeper.core.usage import TokenUsage
-from watchkeeper.asking.models import FRAME_TOKENS, TOOLS_OVERHEAD
+from watchkeeper.asking.models import FRAME_TOKENS
+from watchkeeper.asking.provider_work import (
+    ADVISOR,
+    AT_THE_PROVIDER,
+    DRAWS,
+    KNOWN_FIELDS,
+    SUMMARIES,
+    runs_at_provider,
+    searches_by_itself,
+    summarizes,
+    tools_overhead,
+    unknown_fields,
+)
 
 WIRES: Final = (CHAT, RESPONSES, EMBEDDINGS, MESSAGES)
 """The interfaces whose requests are read; any other post counts as a tool call that bills in an unknown way."""
@@ -34,28 +46,34 @@ NO_INPUT: Final = frozenset(
 )
 """Fields that add nothing to the input."""
 
+UNCAPPED: Final = -1
+"""What servers like LM Studio's take for no cap on the output, as any other negative number."""
+
+OLD_CAP: Final = re.compile(r"https?://([^/]*\.)?deepseek\.com[:/]")
+"""Servers that know only the older name of the output cap, and pass over the newer one, which LangChain sends."""
+
 UNSIZED: Final = re.compile(
     "(input_)?(audio|document|file|image|video)(_url)?|computer_screenshot|container_upload|item_reference"
 )
 """Types of parts whose size in bytes gives no bound on their tokens."""
 
+SIZED: Final = re.compile(
+    "message|((input|output|summary|reasoning)_)?text|refusal|(redacted_)?thinking|reasoning|compaction|fallback|program"
+    "|(tool_)?reference|tool_removal"
+    "|mcp_(list_tools|tool_listing|approval_request|approval_response)|.*_(call|output|result|use)"
+)
+"""Types of items and parts that are no more than their bytes. Others may bring tools, or stand for what is stored."""
+
 REFERENCE: Final = frozenset({"id", "type"})
 """The only fields of an item that refers to a stored item of a conversation; its type may be missing."""
+
+PLAIN_TEXT: Final = frozenset({"text", "cache_control"})
+"""The only fields of a part without a type."""
 
 KINDS: Final = re.compile(rb'"type"\s*:\s*"(?:input_)?(audio|image|video)|"(audio)"\s*:\s*\{\s*"id"')
 """Parts that are no text, and sound that the provider keeps."""
 
 SIZED_SOURCES: Final = frozenset({"text", "content"})
-AT_THE_PROVIDER: Final = ("web_search_options", "search_parameters", "plugins", "mcp_servers", "thread")
-OWN_TOOLS: Final = re.compile(r"(function|custom|local_shell|apply_patch|(computer|bash|text_editor|memory)(_.*)?)?$")
-"""Types of tools that the caller runs; all others run at the provider and add to the input by themselves."""
-
-PLAIN_TOOLS: Final = (None, "", "function", "custom")
-"""Types of tools whose definitions are in the request; of other tools that the caller runs it has only names."""
-
-ADVISOR: Final = "advisor_"
-"""What the type of a tool begins with that is another model, named in it."""
-
 DEPLOYMENT: Final = re.compile(r"/deployments/([^/]+)/")
 """Where Azure's addresses name the deployment that answers, whatever model the body names."""
 
@@ -103,6 +121,7 @@ class SentRequest:
         long_cache: Whether it asks for caches that live for an hour.
         kinds: What it sends besides text ("audio", "image", "video").
         audible: Whether it asks for spoken answers, which no list of prices by token covers.
+        unknown: Fields of which nobody knows here what they make the provider do.
         adds_usage: Whether the stream's token counts are there only because we ask for them.
     """
 
@@ -120,20 +139,24 @@ class SentRequest:
         tools: list[dict[str, Any]] = self._get("tools", list[dict[str, Any]]) or []
         self._fallbacks = fallbacks = self._read_fallbacks()
         advisors = [tool.get("model") for tool in tools if str(tool.get("type")).startswith(ADVISOR)]
+        drawn = [f"what draws for {DRAWS}" for tool in tools if tool.get("type") == DRAWS]
         named: list[Any] = [
             *(self._get("models", list[str]) or []),
             *(each.get("model") for each in fallbacks),
             *advisors,
+            *drawn,
         ]
         self.others = tuple(dict.fromkeys(str(name) for name in named))
         found = DEPLOYMENT.search(url)
         self.deployment = "" if found is None else unquote(found[1])
-        self.attempts = 1 + len(fallbacks) + self._compacts()
+        self.attempts = 1 + len(fallbacks) + sum(summarizes(name, self._get(name, Any)) for name in SUMMARIES)
         self.copies = max(self._get("n", int) or 1, 1) * self.attempts
-        caps = [cap for cap in (self._get(name, int) for name in wire.caps) if cap is not None]
-        if caps:
-            caps = [max([min(caps), *(cap for each in fallbacks if isinstance(cap := each.get("max_tokens"), int))])]
-        self.cap = min(caps) * self.copies if caps else None
+        caps = [cap for name in wire.caps if (cap := self._get(name, int)) is not None]  # of two, servers take either
+        if min(caps, default=UNCAPPED) <= UNCAPPED:
+            caps = []
+        else:
+            caps += (cap for each in fallbacks if isinstance(cap := each.get("max_tokens"), int))
+        self.cap = max(caps) * self.copies if caps else None
         thinking: dict[str, Any] = (self._get("thinking", dict) or {}) if wire.thinks_in_cap else {}
         budget = thinking.get("budget_tokens")
         self.least = (budget if isinstance(budget, int) else 0) + 1 if wire.thinks_in_cap else 0
@@ -149,10 +172,12 @@ class SentRequest:
             self.pieces = tuple(map(bytes, msgspec.json.decode(fields[wire.history], type=list[msgspec.Raw])))
         left_out = NO_INPUT | ({wire.history} if self.pieces else frozenset[str]())
         self.fixed = tuple((name, bytes(value)) for name, value in fields.items() if name not in left_out)
-        at_provider = sum(OWN_TOOLS.match(str(tool.get("type") or "")) is None for tool in tools)
-        named_only = sum(tool.get("type") not in PLAIN_TOOLS for tool in tools) - at_provider
-        added = FRAME_TOKENS + (TOOLS_OVERHEAD * (1 + named_only) if tools else 0)
-        self._fixed_bytes = sum(len(value) for _, value in self.fixed) + added
+        self._fixed_bytes = sum(len(value) for _, value in self.fixed) + FRAME_TOKENS + tools_overhead(tools)
+        at_provider = sum(map(runs_at_provider, tools)) + searches_by_itself(self.model)
+        known = ("model", "audio", wire.history or "input", *wire.caps, *wire.stored)
+        self.unknown = tuple(
+            unknown_fields({name: self._get(name, Any) for name in fields if name not in KNOWN_FIELDS}, known)
+        )
         self._fixed_unsized = at_provider + sum(map(self._given, (*wire.stored, *AT_THE_PROVIDER)))
 
     def _read_fallbacks(self) -> list[dict[str, Any]]:
@@ -161,10 +186,6 @@ class SentRequest:
         if isinstance(told, str):
             return [{"model": f"what fallbacks={told!r} chooses"}]
         return [{"model": each} if isinstance(each, str) else each for each in told]
-
-    def _compacts(self) -> bool:
-        """Return whether the provider may summarize the conversation before it answers; it bills that beside it."""
-        return "compact" in str(self._get("context_management", Any)).lower()
 
     def input_bound(self, known: int = 0) -> tuple[int, int]:
         """Return an upper bound of the tokens of the text, and the number of parts whose bytes give no bound.
@@ -177,8 +198,9 @@ class SentRequest:
         for piece in self.pieces[known:]:
             message = msgspec.json.decode(piece)
             size, parts = weigh(message)
-            if not parts and isinstance(message, dict):
-                parts = stands_for_more(cast("dict[str, Any]", message))
+            if isinstance(message, dict):
+                item = cast("dict[str, Any]", message)
+                parts = (parts or stands_for_more(item)) + sum(not is_known(part) for part in parts_of(item))
             text += len(piece) - size + FRAME_TOKENS
             unsized += parts
         return text, unsized
@@ -194,9 +216,18 @@ class SentRequest:
         caps = self.wire.caps
         if granted is not None and caps and (self.cap is None or granted < self.cap):
             for name in [name for name in caps if self._given(name)] or [self.wire.cap_at(self._url)]:
-                fields[name] = min(self._get(name, int) or sys.maxsize, granted // self.copies)
+                cap = self._get(name, int) or UNCAPPED
+                fields[name] = min(cap if cap > UNCAPPED else sys.maxsize, granted // self.copies)
             if any("max_tokens" in fallback for fallback in self._fallbacks):
                 fields["fallbacks"] = [self._limited(fallback, granted // self.copies) for fallback in self._fallbacks]
+        older = self.wire.cap_at(self._url)
+        if (
+            granted is not None
+            and older not in fields
+            and "max_completion_tokens" in fields
+            and OLD_CAP.match(self._url)
+        ):
+            fields[older] = fields["max_completion_tokens"]
         if self.adds_usage:
             fields["stream_options"] = {**self._options, "include_usage": True}
         if model is not None:
@@ -214,7 +245,7 @@ class SentRequest:
         return other
 
     def _given(self, name: str) -> bool:
-        return name in self._fields and bytes(self._fields[name]) != b"null"
+        return name in self._fields and bytes(self._fields[name]) not in (b"null", b"false")
 
     def _get(self, name: str, type_: Any) -> Any:
         return msgspec.json.decode(self._fields[name], type=type_ | None) if name in self._fields else None
@@ -223,6 +254,22 @@ class SentRequest:
 def stands_for_more(message: dict[str, Any]) -> bool:
     """Return whether a message, or the audio in it, is only an id of what the provider stores."""
     return ("id" in message and message.keys() <= REFERENCE) or isinstance(message.get("audio"), dict)
+
+
+def parts_of(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an item of a conversation, if it has a type, and the parts of its content."""
+    content: Any = item.get("content")
+    parts = cast("Sequence[Any]", content) if isinstance(content, list) else ()
+    own = [item] if isinstance(item.get("type"), str) else []
+    return own + [cast("dict[str, Any]", part) for part in parts if isinstance(part, dict)]
+
+
+def is_known(part: dict[str, Any]) -> bool:
+    """Return whether the type of an item or part says what it is; without a type, only text is known."""
+    kind: Any = part.get("type")
+    if kind is None:
+        return part.keys() <= PLAIN_TEXT
+    return (SIZED.fullmatch(str(kind)) or UNSIZED.fullmatch(str(kind))) is not None
 
 
 def weigh(content: Any) -> tuple[int, int]:

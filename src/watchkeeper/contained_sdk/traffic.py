@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import threading
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.core.clock import running_loop
+from watchkeeper.core.forks import ModuleLock
 from watchkeeper.core.workers import BreakOut
 
 LAST_BYTES_SECONDS: Final = 0.2
@@ -24,6 +25,10 @@ LAST_BYTES_SECONDS: Final = 0.2
 
 SETTLE_SECONDS: Final = 1.0
 """How long the end of a stream, or of a block, waits for what is under way to be settled."""
+
+
+LOCK: Final = ModuleLock()
+"""Held while the calls under way of a block change, or are looked at."""
 
 
 class OpenStream(Protocol):
@@ -48,12 +53,14 @@ class UnderWay:
         loop: The event loop that it needs, or None.
         stream: Its stream, if it has one.
         over: Done once it is settled.
+        process: The process that made it; in one that is forked from it, it is not under way.
     """
 
     context: ExecutionContext
     loop: asyncio.AbstractEventLoop | None
     stream: OpenStream | None
     over: Future[None] = field(default_factory=Future[None])
+    process: int = field(default_factory=os.getpid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +83,19 @@ class Traffic:
         self.requests = 0
         self._refused: tuple[ExecutionContext, BreakOut] | None = None
         self._calls: set[UnderWay] = set()
-        self._lock = threading.Lock()
 
     def begin(
         self, context: ExecutionContext, loop: asyncio.AbstractEventLoop | None, stream: OpenStream | None = None
     ) -> UnderWay:
         """Note that a call begins."""
         call = UnderWay(context, loop, stream)
-        with self._lock:
+        with LOCK:
             self._calls.add(call)
         return call
 
     def end(self, call: UnderWay) -> None:
         """Note that it is settled; a second time does nothing."""
-        with self._lock:
+        with LOCK:
             if call not in self._calls:
                 return
             self._calls.remove(call)
@@ -97,8 +103,9 @@ class Traffic:
 
     def pass_by(self) -> None:
         """Note that a request came; what was refused before it did not end the block."""
-        self.requests += 1
-        self._refused = None
+        with LOCK:
+            self.requests += 1
+            self._refused = None
 
     def refuse(self, context: ExecutionContext, refusal: BreakOut) -> None:
         """Note that a request was refused."""
@@ -106,16 +113,18 @@ class Traffic:
 
     def take_refusal(self, context: ExecutionContext) -> BreakOut | None:
         """Return the refusal of the last request, if it was one of a context or below it; only once."""
-        if self._refused is None or not self._refused[0].stands_below(context):
-            return None
-        (_, refusal), self._refused = self._refused, None
-        return refusal
+        with LOCK:  # the next request of another thread forgets it
+            if self._refused is None or not self._refused[0].stands_below(context):
+                return None
+            (_, refusal), self._refused = self._refused, None
+            return refusal
 
     def below(self, context: ExecutionContext) -> list[UnderWay]:
         """Return what is under way in a context and below it."""
-        with self._lock:
+        with LOCK:
             calls = list(self._calls)
-        return [call for call in calls if call.context.stands_below(context)]
+        here = os.getpid()
+        return [call for call in calls if call.process == here and call.context.stands_below(context)]
 
     def settle(self, context: ExecutionContext, close: Callable[[], None]) -> None:
         """End what is under way below a context, close it, and wait a moment until all of it is charged.

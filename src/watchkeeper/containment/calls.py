@@ -21,6 +21,7 @@ from watchkeeper.accounting.call_request import (
     Charge,
     CLOSED_UNDER_WAY,
     CallRequest,
+    Exhausted,
     KINDS,
     NO_TOKENS,
     Waits,
@@ -29,9 +30,10 @@ from watchkeeper.accounting.call_request import (
     expired,
 )
 from watchkeeper.accounting.ledger import INHERITED, Ledger, Refused, is_inherited, Waiter
-from watchkeeper.containment.guards import GuardedCall, Guards, open_questions, stop_by_hook
+from watchkeeper.containment.guards import ASKING, GuardedCall, Guards, open_questions, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, GRACE_SECONDS, NEVER, TIME_IS_OVER, InFlightCall, set_timer
 from watchkeeper.containment.record import Outcome
+from watchkeeper.containment.tracing import Tracer
 from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, Node, NodeStatus, NodeStore
 from watchkeeper.core.cancellation import Bell, CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
@@ -108,6 +110,7 @@ class Tree(NamedTuple):
     ledger: Ledger
     numbers: Iterator[int]
     guards: Guards | None
+    tracer: Tracer | None = None
 
 
 class ContextCalls:
@@ -126,6 +129,7 @@ class ContextCalls:
         aborted: Whether the context was aborted; closing is not aborting.
         snapshot_at_stop: The state at the moment of the first stop that was latched here.
         home: The context that owns the calls.
+        tracer: Makes the spans of the calls; None without one.
         apart: Whether it was made inside another context, but is independent of it on purpose.
     """
 
@@ -140,7 +144,7 @@ class ContextCalls:
         """Begin to admit calls."""
         self.home = home
         self.apart = False
-        self.clock, self.ledger, self._numbers, self._guards = tree
+        self.clock, self.ledger, self._numbers, self._guards, self.tracer = tree
         self.nodes = NodeStore(tree.clock)
         self.in_flight: dict[int, InFlightCall] = {}
         self.repeated = RepeatedFailures()
@@ -187,7 +191,7 @@ class ContextCalls:
         else:
             if self.closed:
                 self.check_open()
-            if guards is not None and request.kind != "child" and guards.left_to_ask() is not guards:
+            if guards and ASKING.get() and request.kind != "child" and guards.left_to_ask() is not guards:
                 raise ConfigurationError(  # asked about itself, the hook would never end
                     "a hook called the ExecutionContext that asks it; give it a context of its own, by"
                     " `with contained(...)` or `with ExecutionContext(...)` inside the hook"
@@ -238,8 +242,17 @@ class ContextCalls:
     def _begin(self, request: CallRequest, demand: Demand, outer: InFlightCall | None, now: float) -> InFlightCall:
         """Record an admitted call, and set the time at which it is interrupted."""
         node = Node(demand.number, outer.node if outer else None, request.kind, request.operation_name, now)
+        witness = self.incidents.witness
         call = InFlightCall(
-            node, demand.granted, self.cancellation, request=request, demand=demand, outer=outer, home=self.home
+            node,
+            demand.granted,
+            self.cancellation,
+            request=request,
+            demand=demand,
+            outer=outer,
+            home=self.home,
+            witness=witness,
+            tracer=self.tracer,
         )
         until = self.phase_ends(request) if demand.landing else self.account.work_until
         timeout = request.timeout
@@ -256,6 +269,8 @@ class ContextCalls:
             self.nodes.rotate(nodes)
         if self.closed or self.aborted:  # since it was admitted
             call.interrupt("closed" if self.closed else "aborted")
+        if witness is not None:
+            witness.call_begins(node, demand)
         return call
 
     # --- guards -------------------------------------------------------------------------------------------------------
@@ -291,7 +306,8 @@ class ContextCalls:
             answered: Whether the pipeline answered at all in the time it had.
         """
         request, outer, now = guarded.request, CURRENT_CALL.get(), self.clock.monotonic()
-        heed_wall(self.account, self.clock, now)
+        if self._heeds_wall:
+            heed_wall(self.account, self.clock, now)
         late = self._too_late(request, outer, now)
         if late is not None:
             self.refund(guarded)
@@ -314,7 +330,11 @@ class ContextCalls:
             self.refund(guarded)
             self.incidents.report(stop)
             return self._refuse(request, Refused(stop, latched=False), outer, now)
-        call = self._begin(request, guarded.demand, outer, now)
+        try:
+            call = self._begin(request, guarded.demand, outer, now)
+        except BaseException:
+            self.refund(guarded)
+            raise
         call.guarded = guarded
         if guarded.guards.asked_about_egress:
             guarded.asks_egress = self.ask_egress
@@ -335,12 +355,11 @@ class ContextCalls:
         overrun = None if outer is None else outer.overrun_around(self.account)
         if overrun is not None:
             return Refused(begun_too_late(overrun), latched=False)
-        ended = stop_of(self.account) if request.phase == "landing" else work_stop_of(self.account)
+        landing = request.phase == "landing"
+        ended = stop_of(self.account) if landing else work_stop_of(self.account)
         if ended is not None:
             return Refused(ended, latched=False)
-        if now < self.phase_ends(request):
-            return None
-        return self.time_is_over(landing=request.phase == "landing", now=now)
+        return None if now < self.account.ends_at(landing=landing) else self.time_is_over(landing=landing, now=now)
 
     def check_egress(self, url: str, method: str) -> Decision:
         """Ask the hooks about a request to the outside; nothing leaves once everything is stopped."""
@@ -381,10 +400,10 @@ class ContextCalls:
             raise ConfigurationError(stop.message)
         node = self._record_refusal(request, stop.reason, outer, now)
         if refused.latched:
-            self.report_stop(stop)
+            self.report_stop(stop, refused.short)
             self.look_at_time()
         elif refused.concerns_call:
-            self.incidents.report(stop)
+            self.incidents.report(stop, refused.short)
         return Outcome(Decision.HALT, None, None, stop.reason, stop, node, admitted=False)
 
     def _record_refusal(self, request: CallRequest, reason: str, outer: InFlightCall | None, now: float) -> Node:
@@ -395,14 +414,14 @@ class ContextCalls:
         self.nodes.add_refused(node)
         witness = self.incidents.witness
         if witness is not None:
-            witness.call_ended(request, node)
+            witness.call_ended(request, node, None)
         return node
 
     # --- stops --------------------------------------------------------------------------------------------------------
 
-    def report_stop(self, stop: Stop) -> None:
+    def report_stop(self, stop: Stop, short: Exhausted | None = None) -> None:
         """Report a stop that was latched, and keep the state at this moment."""
-        self.incidents.report(stop, lasting=True)
+        self.incidents.report(stop, short, lasting=True)
         self.snapshot_at_stop = self.snapshot_at_stop or self.snapshot()
 
     def time_is_over(self, *, landing: bool, now: float) -> Refused:

@@ -13,7 +13,16 @@ from datetime import timedelta
 from types import CoroutineType, FunctionType
 from typing import Any, Final, TypeVar
 
-from watchkeeper.accounting.call_request import CallRequest, Charge, Dollars, Estimate, NO_ESTIMATE, NodeKind, nanos
+from watchkeeper.accounting.call_request import (
+    NO_ESTIMATE,
+    NO_TOKENS,
+    CallRequest,
+    Charge,
+    Dollars,
+    Estimate,
+    NodeKind,
+    nanos,
+)
 from watchkeeper.containment.in_flight import Meter, Ticket
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.accounting.limits import UNLIMITED, Limits
@@ -160,7 +169,9 @@ def meter_of(cost_of: CostOf[T] | None, options: WrapOptions | None) -> Meter[T]
     def meter(value: T | None, error: BaseException | None, ticket: Ticket) -> Charge:
         if error is None:
             return Charge(cost_nanos=nanos(cost_of(value), "cost_of"))  # type: ignore[arg-type]
-        return Charge(cost_nanos=hint if ticket.charged_nanos is None else ticket.charged_nanos)
+        if ticket.charged_nanos is None:
+            return Charge(cost_nanos=hint, reported=NO_TOKENS)
+        return Charge(cost_nanos=ticket.charged_nanos)
 
     return meter
 

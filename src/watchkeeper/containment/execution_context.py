@@ -32,14 +32,7 @@ from watchkeeper.accounting.admission import Demand, decide
 from watchkeeper.accounting.call_request import CallRequest, Exhausted
 from watchkeeper.accounting.account import carry_over, check_weights, left_of
 from watchkeeper.accounting.ledger import ROOTS, Ledger, MemoryLedger, Waiter
-from watchkeeper.containment.calls import (
-    ContextCalls,
-    Tree,
-    ask_hooks,
-    block_for_hooks,
-    block_for_turn,
-    wait_for_turn,
-)
+from watchkeeper.containment.calls import ContextCalls, Tree, ask_hooks, block_for_hooks, block_for_turn, wait_for_turn
 from watchkeeper.containment.config import (
     CostOf,
     ExecutionConfig,
@@ -68,6 +61,7 @@ from watchkeeper.containment.in_flight import (
 )
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener, Witness
+from watchkeeper.containment.tracing import Tracer, leave
 from watchkeeper.containment.settlement import abandon, book_stranded, finish, never_began, recover
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
@@ -132,6 +126,7 @@ class ExecutionContext:
             it is closed.
         ledger: The ledger that keeps the figures of the context.
         account: Its figures, for reading only.
+        tracer: What makes spans of its calls, or None.
     """
 
     def __init__(
@@ -222,6 +217,7 @@ class ExecutionContext:
         self.account: Account = account
         self.ledger: Ledger = tree.ledger
         self._tree = tree
+        self.tracer: Tracer | None = tree.tracer
         self._parent = parent  # kept alive: a context that is collected is closed, and all below it are stopped
         self._clock = tree.clock
         set_ends(account, parent.account if parent else None, tree.clock)
@@ -371,8 +367,7 @@ class ExecutionContext:
                 call, also a failed or cancelled one. Without it, all that was reserved is charged.
 
         Returns:
-            The outcome: value, error, stop and charge. Exceptions of the work are in it; BaseExceptions (a cancelled
-            task) are raised once the call is settled.
+            The outcome; Exceptions of the work are in it, but BaseExceptions are raised once the call is settled.
 
         Raises:
             ConfigurationError: If the context is closed.
@@ -393,7 +388,7 @@ class ExecutionContext:
             call = admitted
             if call.interrupted is not None:
                 return never_began(calls, call)
-            outside = CURRENT_CALL.set(call)
+            outside, traced = CURRENT_CALL.set(call), call.tracer and call.tracer.enter(call)
             try:
                 try:
                     waited = (running := as_coroutine(work(call))).send(None)
@@ -404,6 +399,7 @@ class ExecutionContext:
             except BaseException as raised:
                 error = raised
             finally:
+                leave(call.tracer, traced)
                 try:  # noqa: SIM105  # on the path of every call
                     CURRENT_CALL.reset(outside)
                 except ValueError:  # a coroutine closed by the collector: its context is not here to be restored
@@ -440,7 +436,7 @@ class ExecutionContext:
                 if isinstance(admitted, Outcome):
                     return admitted
             call = admitted
-            outside = CURRENT_CALL.set(call)
+            outside, traced = CURRENT_CALL.set(call), call.tracer and call.tracer.enter(call)
             try:
                 value = run_blocking(call, partial(fn, call), self._clock)
                 refuse_coroutine(value, fn)
@@ -449,6 +445,7 @@ class ExecutionContext:
             except BaseException as raised:
                 error = raised
             finally:
+                leave(call.tracer, traced)
                 CURRENT_CALL.reset(outside)
             if call.abandoned_thread is None:
                 outcome: Outcome[T] = finish(calls, call, value, error, meter)
@@ -683,9 +680,16 @@ class ExecutionContext:
         enclosing.leave(self)
         self.close()
 
-    def tell(self, witness: Witness | None) -> None:
-        """Tell a witness, from now on, of every call and incident here and in the contexts that are opened below."""
-        self._calls.incidents.witness = witness
+    def tell(self, witness: Witness | None) -> Witness | None:
+        """Tell a witness of every call and incident here and in contexts opened below; return who was told before."""
+        incidents = self._calls.incidents
+        before, incidents.witness = incidents.witness, witness
+        return before
+
+    def trace(self, tracer: Tracer) -> None:
+        """Let a tracer make spans of the calls here and in contexts opened below from now on."""
+        self.tracer = self._calls.tracer = tracer
+        self._tree = self._tree._replace(tracer=tracer)
 
     def record_event(self, event: SafetyEvent) -> None:
         """Append an incident of the caller's own to the chain's record."""

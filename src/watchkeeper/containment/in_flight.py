@@ -27,7 +27,8 @@ from watchkeeper.accounting.account import Account
 from watchkeeper.accounting.admission import Demand
 from watchkeeper.accounting.call_request import CallRequest, Charge, Dollars, nanos
 from watchkeeper.containment.guards import GuardedCall
-from watchkeeper.containment.record import Node
+from watchkeeper.containment.record import Node, Witness
+from watchkeeper.containment.tracing import Tracer
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError
@@ -138,6 +139,8 @@ class InFlightCall(Ticket, eq=False, kw_only=True):
         demand: What is reserved for the call at the ledger.
         outer: The call inside which it was made.
         home: The context that owns the call.
+        witness: Is told of it; or None.
+        tracer: Makes its span; or None.
         guarded: The call as the guards see it, or None without guards.
         inner: The call that its work is waiting in, in the same task.
         expires_at: Monotonic instant at which its time is over; infinity if it never is.
@@ -156,6 +159,8 @@ class InFlightCall(Ticket, eq=False, kw_only=True):
     demand: Demand
     outer: InFlightCall | None
     home: ReferenceType[Any]
+    witness: Witness | None = None
+    tracer: Tracer | None = None
     guarded: GuardedCall | None = None
     inner: InFlightCall | None = None
     expires_at: float = NEVER
@@ -171,6 +176,12 @@ class InFlightCall(Ticket, eq=False, kw_only=True):
     _timer: Timer | None = None
     _foreign: int = 0  # cancellations of the task that were pending when it was armed
     _owes_uncancel: bool = False
+
+    def charge(self, usd: Dollars) -> None:
+        """Say what the work costs; see `Ticket.charge`."""
+        super().charge(usd)
+        if self.witness is not None:
+            self.witness.call_costs(self.node, self.demand, self.charged_nanos or 0)
 
     def chain(self) -> Iterator[InFlightCall]:
         """Return this call and those around it, innermost first."""

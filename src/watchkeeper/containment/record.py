@@ -18,7 +18,8 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 import msgspec
 from msgspec.structs import astuple
 
-from watchkeeper.accounting.call_request import CallRequest, NodeKind
+from watchkeeper.accounting.admission import Demand
+from watchkeeper.accounting.call_request import CallRequest, Charge, Exhausted, NodeKind
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import ConfigurationError, Stop
 from watchkeeper.core.text import logger, shown
@@ -299,10 +300,21 @@ Listener = Callable[[SafetyEvent], object]
 
 
 class Witness(Protocol):
-    """Is told of all that happens at a context, on the thread on which it happens; must not raise, and not wait."""
+    """Is told of all that happens at a context, on the thread on which it happens; must not wait for long.
 
-    def call_ended(self, request: CallRequest, node: Node) -> None:
-        """Take note of a call that has ended or was refused; its node tells how."""
+    Only `call_begins` may raise: then the call does not begin.
+    """
+
+    def call_begins(self, node: Node, demand: Demand) -> None:
+        """Take note of a call that was admitted, and of what is reserved for it, before anything is sent or done."""
+        ...
+
+    def call_costs(self, node: Node, demand: Demand, nanos: int) -> None:
+        """Take note of what the work of a call says that it costs so far."""
+        ...
+
+    def call_ended(self, request: CallRequest, node: Node, charge: Charge | None) -> None:
+        """Take note of a call that has ended, with its charge, or was refused (None); its node tells how."""
         ...
 
     def incident_found(self, event: SafetyEvent) -> None:
@@ -422,10 +434,15 @@ class Incidents:
         )
         self.record(event)
 
-    def report(self, stop: Stop, *, lasting: bool = False, from_above: bool = False) -> None:
-        """Record a stop of the gate."""
+    def report(
+        self, stop: Stop, short: Exhausted | None = None, *, lasting: bool = False, from_above: bool = False
+    ) -> None:
+        """Record a stop of the gate, with what the refused call had asked for and what was left for it."""
         metadata = self.metadata
-        facts = {"chain_id": metadata.chain_id, "limit": stop.limit, "value": stop.value, "source": stop.source}
+        facts: dict[str, Any] = {"chain_id": metadata.chain_id, "limit": stop.limit, "value": stop.value}
+        facts["source"] = stop.source
+        if short is not None:
+            facts |= {"asked": short.need, "left": max(0, short.left)}
         self.record(
             SafetyEvent(
                 event_type=stop.reason,

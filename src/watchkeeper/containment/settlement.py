@@ -201,7 +201,9 @@ def record(
     calls.in_flight.pop(node.number, None)
     witness = calls.incidents.witness
     if witness is not None:
-        witness.call_ended(call.request, node)
+        witness.call_ended(call.request, node, charge)
+    if call.tracer is not None:
+        call.tracer.ended(call, charge)
     if guarded is None:
         return
     if not call.begun:
@@ -235,7 +237,9 @@ def measure(
         return Charge(), None
     if meter is None:
         tokens, cost = reserved_amounts(call)
-        return Charge(tokens, cost if call.charged_nanos is None else call.charged_nanos), None
+        if call.charged_nanos is None:
+            return Charge(tokens, cost, reported=NO_TOKENS), None
+        return Charge(tokens, call.charged_nanos, reported=None if tokens is NO_TOKENS else NO_TOKENS), None
     try:
         return meter(value, error, call), None
     except BaseException as raised:  # the caller raises it again, once the call is settled

@@ -9,6 +9,7 @@
     │  ├─ UnknownModelError          a model string with no known provider or model
     │  ├─ UnpricedModelError         a cost ceiling is set, but the price is not known
     │  ├─ NestingDepthError          a child run would be nested too deeply
+    │  ├─ UnsentError                a model as it is set up; no request was sent
     │  ├─ MissingKeyError            no API key
     │  └─ MissingExtraError          an optional dependency is not installed
     ├─ PromptEvaluationError         an evaluation could not be completed; has a phase
@@ -80,6 +81,10 @@ def _restored(type_: type[WatchkeeperError], args: tuple[Any, ...], state: dict[
 
 class ConfigurationError(WatchkeeperError, ValueError):
     """The caller's configuration is invalid; raised before anything is spent."""
+
+
+class UnsentError(ConfigurationError):
+    """A model cannot be asked as it is set up; no request was sent, so that nothing is charged for the call."""
 
 
 class LimitsError(ConfigurationError):
@@ -261,7 +266,16 @@ class NestedEvaluationError(WatchkeeperError):
 
 
 class ToolProcessError(WatchkeeperError):
-    """An isolated tool raised in its process, or the process ended without a result."""
+    """An isolated tool raised in its process, or the process ended without a result.
+
+    Attributes:
+        traceback: Where it was raised in that process, as text; empty if it did not raise.
+    """
+
+    def __init__(self, said: str, traceback: str = "") -> None:
+        """Say what happened."""
+        super().__init__(said)
+        self.traceback = traceback
 
 
 class SessionError(WatchkeeperError):
@@ -320,6 +334,7 @@ StopReason = Literal[
     "unverified",
     "error",
     "interrupted",
+    "cancelled",  # by a person, while no process worked on it
     # an observer's, whose advice was not followed
     "escalated",
     # the store's: the run's events cannot be written

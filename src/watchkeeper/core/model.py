@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Final, Literal, Protocol, cast, get_args, runtime_checkable
 
 import msgspec
 
@@ -63,6 +63,8 @@ class ModelSettings:
         seed: For providers that support it.
         parallel_tool_calls: Whether the model may ask for several calls in one turn.
         extra: Provider-specific fields, merged into the request body as they are.
+        extra_max_tokens: The most tokens, read and written together, that what `extra` makes the provider do by itself
+            (search, summarize, run tools) adds to one call. A ceiling on cost or tokens needs it, and reserves it.
     """
 
     temperature: float | None = None
@@ -72,6 +74,7 @@ class ModelSettings:
     seed: int | None = None
     parallel_tool_calls: bool | None = None
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra_max_tokens: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no provider takes, before it is sent.
@@ -82,6 +85,7 @@ class ModelSettings:
         _check_share(self.temperature, "temperature", 2)
         _check_share(self.top_p, "top_p", 1)
         _check_whole(self.max_output_tokens, "max_output_tokens", 1)
+        _check_whole(self.extra_max_tokens, "extra_max_tokens", 0)
         _check_whole(self.seed, "seed", None)
         if self.effort is not None and self.effort not in EFFORTS:
             raise ConfigurationError(f"effort={self.effort!r} must be {' or '.join(map(repr, EFFORTS))}")
@@ -89,6 +93,15 @@ class ModelSettings:
             raise ConfigurationError(f"parallel_tool_calls={self.parallel_tool_calls!r} must be True or False")
         if not isinstance(self.extra, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"extra={self.extra!r} must be a dict of fields of the request")
+
+
+def extra_fields(settings: ModelSettings) -> Mapping[str, Any]:
+    """Return the fields of ``extra`` as they are sent: LiteLLM puts those in an ``extra_body`` beside the others."""
+    body = settings.extra.get("extra_body")
+    if not isinstance(body, Mapping):
+        return settings.extra
+    others = {name: value for name, value in settings.extra.items() if name != "extra_body"}
+    return {**others, **cast("Mapping[str, Any]", body)}
 
 
 def _check_share(value: object, name: str, most: int) -> None:

@@ -32,6 +32,7 @@ _DURATION_PART: Final = re.compile(
     r"(?![a-z])",
     re.ASCII,
 )
+_SECONDS_ALONE: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
 _NUMBER: Final = r"\d+(?:_\d+)*|\d{1,3}(?:,\d{3})+"
 _COUNT: Final = re.compile(rf"({_NUMBER})(\.\d+)?\s*([kKmM]?)", re.ASCII)
 _SCALE: Final = {"": 1, "k": 1_000, "m": 1_000_000}
@@ -92,6 +93,22 @@ def duration(value: DurationLike, field: str) -> timedelta:
     return length
 
 
+def how_long_ago(text: str, field: str) -> timedelta:
+    """Parse a duration of which nobody means seconds where no unit is named.
+
+    Args:
+        text: Text such as "12h" or "30d".
+        field: Name for the error message.
+
+    Raises:
+        LimitsError: If it has no unit, or is no duration that `duration` takes.
+    """
+    if _SECONDS_ALONE.fullmatch(text.strip()):
+        number = text.strip()
+        raise LimitsError(f"{field}={text!r} names no unit; write '{number}h' for hours, or '{number}d' for days")
+    return duration(text, field)
+
+
 def _seconds(value: object, field: str) -> float:
     if isinstance(value, timedelta):
         return value.total_seconds()
@@ -104,7 +121,7 @@ def _seconds(value: object, field: str) -> float:
 
 def _seconds_of_text(text: str, field: str) -> float:
     compact = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", compact, re.ASCII):
+    if _SECONDS_ALONE.fullmatch(compact):
         return float(compact)
     total, end = 0.0, 0
     for match in _DURATION_PART.finditer(compact):
@@ -219,10 +236,10 @@ def format_money(nanos: int | None) -> str:
     if nanos >= NANOS_PER_USD // 10 or not nanos:
         cents = nanos // (NANOS_PER_USD // 100)
         return f"${cents // 100:,}.{cents % 100:02}"
-    dollars = Decimal(nanos) / NANOS_PER_USD
-    if 0 < dollars < Decimal("0.000001"):
+    if 0 < nanos < 1000:
         return "<$0.000001"
-    return f"${dollars.quantize(Decimal('0.000001'), ROUND_DOWN):f}".rstrip("0").ljust(5, "0")
+    sign, micros = "-" if nanos < 0 else "", abs(nanos) // 1000
+    return f"${sign}{micros // 1_000_000}.{micros % 1_000_000:06}".rstrip("0").ljust(5, "0")
 
 
 def path_from(where: str | os.PathLike[str]) -> Path:

@@ -28,12 +28,11 @@ PLACEHOLDERS: Final = frozenset(
 )
 """What people write where a server needs no key: words, not secrets."""
 
-SECRET_NAME: Final = re.compile(
-    r"(^|api|access|secret|private|(?<!idempotency)[-_])key$|token|secret|(^|[-_])sig(nature)?$|passw|(^|[-_])auth"
-    r"|credential|cookie",
-    re.IGNORECASE,
+SECRET_NAME: Final = (
+    r"(?i)(^|api|access|secret|private|(?<!idempotency)(?<!cache)[-_])key$|token(?!i[sz])|secret|(^|[-_])sig(nature)?$"
+    r"|passw|(^|[-_])auth(?!ors?(?![a-z]))|credential|cookie"
 )
-"""Names of headers and of parameters of addresses that hold credentials."""
+"""Names of headers and of parameters of addresses that hold credentials; compiled when it is needed."""
 
 SECRET_VARIABLES: Final = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 """Ends of names of environment variables that hold credentials."""
@@ -231,7 +230,7 @@ def hold_url(url: object, *, passing: bool = False) -> None:
         hold(secret, urllib.parse.unquote(secret), passing=passing)
     for part in parts.query.split("&"):
         name, _, value = part.partition("=")
-        if SECRET_NAME.search(urllib.parse.unquote_plus(name)):
+        if re.search(SECRET_NAME, urllib.parse.unquote_plus(name)):
             hold(urllib.parse.unquote(value), urllib.parse.unquote_plus(value), passing=passing)
 
 
@@ -243,7 +242,7 @@ def hold_headers(headers: Mapping[str, Any] | None, *, passing: bool = False) ->
         passing: Whether they belong to one request only.
     """
     for name, value in (headers or {}).items():
-        if not isinstance(value, str) or value in HELD or not SECRET_NAME.search(name):
+        if not isinstance(value, str) or value in HELD or not re.search(SECRET_NAME, name):
             continue
         scheme, _, rest = value.partition(" ") if "authorization" in name.lower() else ("", "", value)
         hold(rest.strip() or scheme, passing=passing)
@@ -265,57 +264,3 @@ def _hold_basic(text: str, *, passing: bool) -> None:
 def hold_variables(environ: Mapping[str, str]) -> None:
     """Register the credentials in environment variables, by the ends of their names; for code that reads many."""
     hold(*(value for name, value in environ.items() if name.endswith(SECRET_VARIABLES)))
-
-
-def scrub(error: BaseException | None) -> None:
-    """Redact the credentials in the texts of an error and of the errors that caused it; changes them in place.
-
-    An error of a provider's SDK repeats the provider's message, which may contain the key that was sent. A traceback
-    shows that error too, even if the error raised in its place does not contain the key.
-    """
-    if not HELD.any:
-        return
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        error.args = tuple(_scrubbed(each) for each in error.args)
-        for name, value in list(vars(error).items()):
-            if isinstance(value, str | dict | list):
-                setattr(error, name, _scrubbed(value))
-        error = error.__cause__ or error.__context__
-
-
-class RedactedError(Exception):
-    """Stands in a traceback for an error whose own text shows a credential and cannot be changed."""
-
-
-def conceal(error: BaseException) -> None:
-    """Replace the errors behind one whose texts show a credential although they were scrubbed.
-
-    Errors of aiohttp make their text of the request, with its address or that of the proxy.
-    """
-    import traceback
-
-    seen: set[int] = set()
-    while id(error) not in seen:
-        seen.add(id(error))
-        behind = error.__cause__ or error.__context__
-        if behind is None:
-            return
-        said = "".join(traceback.format_exception_only(behind)).strip()
-        if redacted(said) != said:
-            stand_in = RedactedError(redacted(said)).with_traceback(behind.__traceback__)
-            stand_in.__context__, stand_in.__cause__ = behind.__context__, behind.__cause__
-            stand_in.__suppress_context__ = behind.__suppress_context__
-            is_cause, behind = error.__cause__ is behind, stand_in
-            error.__context__ = stand_in
-            if is_cause:
-                error.__cause__ = stand_in
-        error = behind
-
-
-def _scrubbed(value: Any) -> Any:
-    try:
-        return HELD.redacted_data(value) if isinstance(value, str | dict | list) else value
-    except RecursionError:  # data from a provider may be nested too deeply
-        return REDACTED

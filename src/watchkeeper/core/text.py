@@ -18,11 +18,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from watchkeeper.core.secrets import redacted
+from watchkeeper.core.trace.place import on_line
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from structlog.typing import FilteringBoundLogger
 
-_UNSEEN: Final = re.compile(
+_UNSEEN: Final = (  # compiled when it is needed: that takes milliseconds
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1: escape sequences, the cursor, the bell
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # change the direction of text
     "\u2028\u2029"  # other line ends
@@ -32,6 +35,21 @@ _UNSEEN: Final = re.compile(
     "\ud800-\udfff]"  # lone surrogates
 )
 
+_UNSEEN_LETTERS: Final = "\u17b4\u17b5\u3164\uffa0"
+"""Those of the pattern that Python calls printable; others are above U+FFFF."""
+
+_PACKAGE: Final = __file__.removesuffix("core/text.py")
+
+MOST_FRAMES: Final = 20
+"""Frames of a traceback that are kept: the last ones."""
+
+MOST_ERRORS: Final = 4
+"""Errors of a traceback that are kept: the last one, and those before it."""
+
+MOST_TRACEBACK_CHARS: Final = 4_000
+
+_AND_THEN: Final = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+
 _SEPARATORS: Final = re.compile("[,;:] |^[\"'`]")
 
 
@@ -40,11 +58,22 @@ def printable(text: str) -> str:
 
     Tabs and newlines stay; so do the joiners U+200C and U+200D, because several scripts need them.
     """
-    return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    if text.isprintable() and (text.isascii() or not _may_hold_unseen_letters(text)):
+        return text  # nearly every text; the pattern takes many times longer
+    return re.sub(_UNSEEN, lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def _may_hold_unseen_letters(text: str) -> bool:
+    """Return whether a text that Python calls printable may nevertheless hold something of the pattern."""
+    return any(map(text.__contains__, _UNSEEN_LETTERS)) or len(text.encode("utf-16-le")) > 2 * len(text)
 
 
 def one_line(text: str, cut: int | None = None) -> str:
     """Return a text as one printable line, cut with an ellipsis if it is longer than ``cut`` characters."""
+    if cut is not None and len(text) > 2 * cut:  # most of a long text is not looked at
+        line = " ".join(text[: 2 * cut].split())
+        if len(line) > cut:
+            return clipped(printable(line), cut)
     line = printable(" ".join(text.split()))
     return line if cut is None else clipped(line, cut)
 
@@ -133,6 +162,45 @@ def error_text(error: BaseException | None) -> str:
     return f"{kind}: {message}" if message else kind
 
 
+def traceback_text(error: BaseException, said: str) -> str:
+    """Return where an error was raised, as Python prints it; redacted, and bounded by leaving out the beginning.
+
+    The frames above the user's code, which are those of the runtime and of asyncio, are left out. Errors before this
+    one are named by their types: to read a message can take long, because it is code of the user.
+
+    Args:
+        error: What was raised.
+        said: Its type and message, which have been read already.
+    """
+    import traceback  # only few processes need it
+
+    blocks: list[str] = []
+    behind: BaseException | None = error
+    while behind is not None and len(blocks) < MOST_ERRORS:
+        place = behind.__traceback__
+        while place is not None and _is_above(place):
+            place = place.tb_next
+        frames = traceback.extract_tb(place or behind.__traceback__, limit=-MOST_FRAMES).format()
+        blocks.append(f"Traceback (most recent call last):\n{''.join(frames)}{said}")
+        behind = behind.__cause__ or (None if behind.__suppress_context__ else behind.__context__)
+        said = type(behind).__name__
+    return bounded_traceback(_AND_THEN.join(reversed(blocks)))
+
+
+def bounded_traceback(text: str) -> str:
+    """Return a traceback, perhaps of another process, redacted and without what is too much at its beginning."""
+    text = storable(redacted(text))
+    over = len(text) - MOST_TRACEBACK_CHARS
+    return f"[cut: {over:,} characters before this]\n{text[over:]}" if over > 0 else text
+
+
+def _is_above(place: TracebackType) -> bool:
+    frame = place.tb_frame
+    if frame.f_code.co_filename.startswith(_PACKAGE):
+        return True
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in ("asyncio", "concurrent", "threading")
+
+
 def shown(value: object) -> str:
     """Return the ``repr`` of a value, or a note if it has none."""
     try:
@@ -157,6 +225,7 @@ def logger() -> FilteringBoundLogger:
         under,
         processors=[
             structlog.stdlib.filter_by_level,
+            on_line,
             structlog.processors.format_exc_info,
             structlog.processors.KeyValueRenderer(key_order=["event"]),
             _redacted_line,

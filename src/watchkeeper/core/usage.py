@@ -141,15 +141,13 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     def __add__(self, other: Usage) -> Usage:
         """Return the sum; an unknown cost on either side stays unknown."""
-        return Usage(
-            tokens=self.tokens + other.tokens,
-            cost_nanos=_sum_or_none(self.cost_nanos, other.cost_nanos),
-            model_calls=self.model_calls + other.model_calls,
-            tool_calls=self.tool_calls + other.tool_calls,
-            steps=self.steps + other.steps,
-            retries=self.retries + other.retries,
-            presumed=self.presumed + other.presumed,
-        )
+        counts: Any = {name: getattr(self, name) + getattr(other, name) for name in CALL_COUNTS}
+        cost, presumed = _sum_or_none(self.cost_nanos, other.cost_nanos), self.presumed + other.presumed
+        return Usage(self.tokens + other.tokens, cost, presumed=presumed, **counts)
+
+
+CALL_COUNTS: Final = tuple(name for name in Usage.__struct_fields__ if name not in ("tokens", "cost_nanos", "presumed"))
+"""The fields of `Usage` that count calls; each bears the name of its column in accounts."""
 
 
 RATES: Final = ("input", "output", "cached", "cache_write")

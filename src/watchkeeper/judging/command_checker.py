@@ -18,7 +18,7 @@ from typing import Final, cast
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.quantities import DurationLike, duration, format_duration
 from watchkeeper.prompt.completion import OnError, TaskCompletionContext, TaskCompletionResult, on_error_of
-from watchkeeper.tools.isolation import CommandEnd, run_command, signal_name
+from watchkeeper.tools.isolation.call import CommandEnd, run_command, signal_name
 
 OUTPUT_BYTES: Final = 3000
 """The length of the end of a command's output that the agent is shown, in bytes of UTF-8."""

@@ -22,7 +22,8 @@ from typing import Any, Final, Generic, cast
 import msgspec
 
 from watchkeeper.accounting.call_request import Charge, EstimatedRequest, nanos
-from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of, is_inside
+from watchkeeper.children.child import Children, ChildRun, ChildTask, Execute, Family, children_of
+from watchkeeper.children.innermost import is_inside
 from watchkeeper.children.nested_adapter import RunAdapter, cause_of, stop_error
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.in_flight import Ticket

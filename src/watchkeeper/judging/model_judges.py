@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, Protocol, cast, get_type_hints
+from uuid import UUID
 
 from watchkeeper.accounting.budget import Budget, BudgetTracker
 from watchkeeper.children.child import children_of
@@ -47,7 +48,7 @@ from watchkeeper.prompt.evaluation import NestedExecutionContext
 from watchkeeper.prompt.observer import FeedbackContext
 from watchkeeper.prompt.output import OutputT
 from watchkeeper.prompt.template import Prompt, ProviderAdapter
-from watchkeeper.runtime.events import ChildEnded
+from watchkeeper.runtime.events import ChildEnded, ChildStarted, RunResumed
 from watchkeeper.tools.context import ToolInvoked
 
 JUDGE_BUDGET: Final = Budget(max_total_tokens=8_000)
@@ -64,7 +65,7 @@ SEVERITY: Final[Mapping[str, Severity]] = {"on_track": "info", "stuck": "caution
 class LLMTrajectoryFeedback:
     """Has a model assess the latest tool calls of an agent, and tells the agent; a `FeedbackProvider`.
 
-    With the trigger ``ObserverTrigger(on_suspicion=True, every_n_calls=25)`` it is asked when an observer suspects
+    With the trigger ``ObserverTrigger(on_suspicion=True, every_n_calls=21)`` it is asked when an observer suspects
     something, and on a clock.
 
     Attributes:
@@ -75,7 +76,8 @@ class LLMTrajectoryFeedback:
             ``current_plan``.
         budget: What one evaluation may spend, reserved from what the run has left; None for the default of the
             template's `NestedExecutionConfig`.
-        max_duration: How long one evaluation may take; None for the default of that configuration.
+        max_duration: How long one evaluation may take, at most ``max_nested_duration`` of that configuration; None for
+            that.
         min_calls: The number of tool calls before which it is not asked.
         recent_calls: The number of the latest tool calls that are shown.
         name: Its name among the sources of a template.
@@ -134,11 +136,19 @@ class LLMTrajectoryFeedback:
         return True
 
     def _tracker(self, most: Budget, context: FeedbackContext) -> BudgetTracker:
-        """Return what its evaluations in this session may spend and have spent."""
-        events = (each.event for each in context.session.log)
-        ended = [each for each in events if isinstance(each, ChildEnded) and each.kind == "evaluation"]
-        name = self.evaluation_prompt.name
-        return BudgetTracker(most, sum((each.usage for each in ended if each.prompt_name == name), Usage()))
+        """Return what its evaluations in this session may spend and have spent, also those cut off by a crash."""
+        asked, used = set[UUID](), dict[UUID, Usage]()
+        for each in (envelope.event for envelope in context.session.log):
+            match each:
+                case ChildStarted(kind="evaluation") if each.prompt_name == self.evaluation_prompt.name:
+                    asked.add(each.run_context.run_id)
+                case RunResumed():
+                    used.update(each.below)
+                case ChildEnded():
+                    used[each.run_id] = each.usage
+                case _:
+                    pass
+        return BudgetTracker(most, sum((usage for run_id, usage in used.items() if run_id in asked), Usage()))
 
     async def provide(self, *, context: FeedbackContext) -> Feedback:
         """Evaluate the prompt and return the feedback for the agent.
@@ -219,7 +229,8 @@ class LLMCompletionVerifier:
             it.
         adapter: Evaluates the prompt: an adapter, or the name of a model, which is then made when the run begins; None
             for the run's own model.
-        max_duration: How long it may take; None for the default of the template's `NestedExecutionConfig`.
+        max_duration: How long it may take, at most ``max_nested_duration`` of the template's `NestedExecutionConfig`;
+            None for that.
         budget: What it may spend with ``share_budget=False``.
         files: Paths of files whose content the judge is shown.
         recent_calls: The number of the latest tool calls that are shown; 0 for none.

@@ -35,7 +35,7 @@ from watchkeeper.core.messages import (
 from watchkeeper.core.model import ModelReply, ModelRequest, OutputSchema, ToolChoice, ToolSpec
 
 ENCODING: Final = "local"
-RESERVED: Final = frozenset({"messages", "response_format", "model", "tools", *STREAMED})
+RESERVED: Final = frozenset({"response_format", "tools", *STREAMED})
 FINAL: Final = "final_answer"
 ESCAPE_CHARS: Final = 12
 HALF_PAIR: Final = re.compile("[\ud800-\udbff]$")
@@ -142,7 +142,7 @@ def request_body(name: str, request: ModelRequest, plan: StepPlan, newlines: Seq
     fragments = request.transcript.encoded(ENCODING)
     fragments.extend(encode_fragment(message) for message in request.transcript.since(len(fragments)))
     settings = request.settings
-    check_extra(settings.extra, RESERVED)
+    check_extra(settings, RESERVED)
     wishes = {"temperature": settings.temperature, "top_p": settings.top_p, "seed": settings.seed}
     head = {"model": name, "max_tokens": request.max_output_tokens, "temperature": 0.0, **given(wishes)}
     if request.on_delta is not None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from watchkeeper.prompt.evaluation import PromptResponse as PromptResponse, RenderedPrompt as RenderedPrompt
     from watchkeeper.prompt.output import parse_output as parse_output
     from watchkeeper.prompt.sections import MarkdownSection as MarkdownSection
-    from watchkeeper.prompt.template import Prompt as Prompt, PromptTemplate as PromptTemplate
+    from watchkeeper.prompt.template import AnyPrompt as AnyPrompt, Prompt as Prompt, PromptTemplate as PromptTemplate
     from watchkeeper.prompt.template import ProviderAdapter as ProviderAdapter
 else:
     __getattr__, __dir__, __all__ = public_names(
@@ -27,6 +27,6 @@ else:
             "prompt.evaluation": "PromptResponse RenderedPrompt",
             "prompt.output": "parse_output",
             "prompt.sections": "MarkdownSection",
-            "prompt.template": "Prompt PromptTemplate ProviderAdapter",
+            "prompt.template": "AnyPrompt Prompt PromptTemplate ProviderAdapter",
         },
     )

@@ -30,6 +30,7 @@ from watchkeeper.core.usage import TokenUsage
 from watchkeeper.prompt.output import OutputT
 from watchkeeper.session.log import Dispatcher, event
 from watchkeeper.session.session import Session, SessionView
+from watchkeeper.session.tagging import check_only
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.resources import ResourceBinding, Resources
 from watchkeeper.tools.tool import Tool
@@ -94,6 +95,7 @@ class PromptRendered(msgspec.Struct, frozen=True):
         adapter: Name of the adapter that evaluates it.
         session_id: Id of the session.
         created_at: The time of the event.
+        run_context: The identifiers of the run.
     """
 
     prompt_name: str
@@ -102,6 +104,7 @@ class PromptRendered(msgspec.Struct, frozen=True):
     adapter: str
     session_id: UUID
     created_at: datetime
+    run_context: RunContext | None = None
 
 
 @event("prompt_executed")
@@ -117,6 +120,7 @@ class PromptExecuted(msgspec.Struct, frozen=True):
         session_id: Id of the session.
         created_at: The time of the event.
         remaining_seconds: Time left to the deadline, or None without one.
+        run_context: The identifiers of the run.
     """
 
     prompt_name: str
@@ -127,6 +131,10 @@ class PromptExecuted(msgspec.Struct, frozen=True):
     session_id: UUID
     created_at: datetime
     remaining_seconds: float | None = None
+    run_context: RunContext | None = None
+
+
+check_only(PromptExecuted, "output", "text")
 
 
 class EvaluateOptions(TypedDict, total=False):

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar, Unpack, cast
 from watchkeeper.core.clock import Deadline
 from watchkeeper.core.errors import ConfigurationError, ObserverError, PromptDefinitionError
 from watchkeeper.core.messages import ImagePart, Message, Part, SystemMessage, TextPart, UserMessage
-from watchkeeper.core.quantities import is_whole
+from watchkeeper.core.quantities import duration, is_whole
 from watchkeeper.prompt.completion import (
     COMPLETION_ROUNDS,
     TaskCompletionChecker,
@@ -30,7 +30,7 @@ from watchkeeper.prompt.completion import (
     is_checker,
     on_error_of,
 )
-from watchkeeper.prompt.evaluation import EvaluateOptions, NestedExecutionConfig, PromptResponse
+from watchkeeper.prompt.evaluation import NESTED, EvaluateOptions, NestedExecutionConfig, PromptResponse
 from watchkeeper.prompt.observer import FeedbackProviderConfig, ObserverConfig, SourceConfig, check_distinct
 from watchkeeper.prompt.output import OutputT, answer_form, format_section, output_schema
 from watchkeeper.prompt.evaluation import RenderedPrompt
@@ -114,6 +114,7 @@ class PromptTemplate(Generic[OutputT]):
                 advice = f"wrap it: {kind.__name__}(..., trigger=ObserverTrigger(...))"
                 put(self, name, listed(getattr(self, name), name, kind, advice, ObserverError))
             check_distinct(self.sources)
+            self._check_judges()
             if self.params is not None:
                 put(self, "params", _as_params(self.params))
                 self._check_names(self.params)
@@ -180,6 +181,19 @@ class PromptTemplate(Generic[OutputT]):
             raise PromptDefinitionError(
                 f"nested_execution_config={nested!r} must be a NestedExecutionConfig(max_nested_duration='15s')"
             )
+
+    def _check_judges(self) -> None:
+        """Refuse a shipped judge that was given more time than its runs allow: it would be cut off silently."""
+        longest = (self.nested_execution_config or NESTED).longest
+        for judge in (self.task_completion_checker, *(config.source for config in self.sources)):
+            given = getattr(judge, "max_duration", None) if hasattr(judge, "asked_models") else None
+            if given is not None and duration(given, "max_duration") > longest:
+                seconds = f"{longest.total_seconds():g}s"
+                raise PromptDefinitionError(
+                    f"max_duration={given!r} of {type(judge).__name__} is more than max_nested_duration={seconds!r} of"
+                    " the template; raise it there: nested_execution_config=NestedExecutionConfig("
+                    "max_nested_duration=...)"
+                )
 
     def _check_section_keys(self) -> None:
         if not self.sections:
@@ -364,6 +378,10 @@ class Prompt(Generic[OutputT]):
 
     def _error(self, message: str) -> PromptDefinitionError:
         return PromptDefinitionError(f"prompt {f'{self.ns}/{self.key}'!r}: {message}")
+
+
+AnyPrompt = Prompt[OutputT] | PromptTemplate[OutputT]
+"""A prompt, or a template without placeholders, or of which values are bound elsewhere."""
 
 
 def _needs_nothing(type_: type[Any]) -> bool:

@@ -8,11 +8,8 @@ of `ToolInvoked`, and computed again after a rollback or when a session is conti
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
-from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
@@ -23,20 +20,9 @@ from watchkeeper.tools.context import ToolInvoked, error_message, is_success
 F = TypeVar("F")
 
 KEPT_CALLS: Final = 200
-FIRST_CALLS: Final = 20
 ERROR_CHARS: Final = 160
 NUMBERS: Final = re.compile(r"0x[0-9a-f]+|\d+")
 NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`|\S*[/\\]\S+")
-PATH_NAMES: Final = re.compile(r"(?:^|_)(?:path|paths|file|files|filename|folder|dir|directory)$", re.IGNORECASE)
-LONGEST_PATH: Final = 300
-PATHS_OF_A_CALL: Final = 20
-"""The number of paths of one call that are kept, the first ones."""
-
-LISTED: Final = 200
-"""The number of values of a list, and of arguments of a call, that are searched for paths."""
-
-FIRST_PATHS: Final = 100
-"""The number of paths of all first calls together that are kept."""
 
 NOTHING_BEFORE: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -52,7 +38,6 @@ class CallDigest(msgspec.Struct, frozen=True, gc=False):
         success: Whether it succeeded.
         error: What went wrong, without the names and numbers in which failures of one kind differ; empty if nothing
             went wrong.
-        paths: The first paths among its arguments, `PATHS_OF_A_CALL` at most.
         at: The time at which the attempt ended.
         repeats_after: How many calls ago the same was done before; 0 if it was not among the kept calls.
     """
@@ -63,7 +48,6 @@ class CallDigest(msgspec.Struct, frozen=True, gc=False):
     kind: int
     success: bool
     error: str
-    paths: tuple[str, ...]
     at: datetime
     repeats_after: int = 0
 
@@ -76,9 +60,8 @@ def digest(invoked: ToolInvoked, index: int, made_at: Mapping[int, int] = NOTHIN
         index: Its number in the session, from 1.
         made_at: By fingerprint of an earlier action, the number of the newest call with that action.
     """
-    params = invoked.params
     success = is_success(invoked)
-    action = hash((invoked.name, _written(params)))
+    action = hash((invoked.name, _written(invoked.params)))
     return CallDigest(
         index=index,
         name=invoked.name,
@@ -86,7 +69,6 @@ def digest(invoked: ToolInvoked, index: int, made_at: Mapping[int, int] = NOTHIN
         kind=hash((action, invoked.rendered_output)),
         success=success,
         error="" if success else error_kind(error_message(invoked) or invoked.outcome),
-        paths=tuple(islice(paths_in(params), PATHS_OF_A_CALL)),
         at=invoked.created_at,
         repeats_after=index - made_at.get(action, index),
     )
@@ -95,46 +77,6 @@ def digest(invoked: ToolInvoked, index: int, made_at: Mapping[int, int] = NOTHIN
 def error_kind(message: str) -> str:
     """Return a message without what differs between two failures of one kind: names, paths, numbers."""
     return " ".join(NUMBERS.sub("#", NAMES.sub("*", message[: 2 * ERROR_CHARS].lower())).split())[:ERROR_CHARS]
-
-
-def paths_in(params: Any) -> Iterable[str]:
-    """Yield the paths among a call's arguments: by the name of the argument, or by their look.
-
-    Args:
-        params: The arguments; if there are very many, or very long lists, only the first ones are read.
-    """
-    for given, value in islice(_arguments(params), LISTED):
-        name = str(given)  # a model's own names may be anything
-        if isinstance(value, str):
-            if _may_be_path(name, value):
-                yield value
-        elif isinstance(value, list | tuple):
-            for text in islice(cast("Sequence[Any]", value), LISTED):
-                if isinstance(text, str) and _may_be_path(name, text):
-                    yield text
-
-
-def _may_be_path(name: str, text: str) -> bool:
-    if not 0 < len(text) <= LONGEST_PATH:
-        return False
-    if len(name) <= LONGEST_PATH and _names_path(name):
-        return True
-    return "/" in text and "//" not in text and not any(char.isspace() for char in text)
-
-
-@lru_cache(maxsize=512)
-def _names_path(name: str) -> bool:
-    return PATH_NAMES.search(name) is not None
-
-
-def _arguments(params: Any) -> Iterable[tuple[str, Any]]:
-    if isinstance(params, dict):
-        return cast("dict[str, Any]", params).items()
-    if isinstance(params, msgspec.Struct):
-        return ((name, getattr(params, name)) for name in params.__struct_fields__)
-    if is_dataclass(params):
-        return ((item.name, getattr(params, item.name)) for item in fields(params))
-    return ()
 
 
 def _written(params: Any) -> bytes:
@@ -147,7 +89,7 @@ def _written(params: Any) -> bytes:
 class Trajectory:
     """The newest calls of a session and its counts; observers read it, only the runtime adds to it."""
 
-    __slots__ = ("_asked", "_calls", "_count", "_errors_in_a_row", "_first_paths", "_folds", "_made_at", "_with_paths")
+    __slots__ = ("_asked", "_calls", "_count", "_errors_in_a_row", "_folds", "_made_at")
 
     def __init__(self) -> None:
         """Start before the first call."""
@@ -159,11 +101,8 @@ class Trajectory:
         self._made_at: dict[int, int] = {}
         self._asked: dict[str, tuple[int, int]] = {}
         self._folds: dict[Hashable, Any] = {}
-        self._errors_in_a_row = self._with_paths = 0
+        self._errors_in_a_row = 0
         self._count = max(len(calls) - KEPT_CALLS, 0)
-        self._first_paths: tuple[tuple[str, ...], ...] = ()
-        for call in calls[: min(self._count, FIRST_CALLS)]:
-            self._keep_first(tuple(islice(paths_in(call.params), PATHS_OF_A_CALL)))
         taken = calls[self._count :]
         for invoked in taken:
             self.add(invoked)
@@ -179,13 +118,6 @@ class Trajectory:
             del self._calls[:KEPT_CALLS]
             self._made_at = {kept.action: kept.index for kept in self._calls}
         self._errors_in_a_row = 0 if call.success else self._errors_in_a_row + 1
-        self._with_paths += bool(call.paths)
-        if count <= FIRST_CALLS:
-            self._keep_first(call.paths)
-
-    def _keep_first(self, paths: tuple[str, ...]) -> None:
-        left = FIRST_PATHS - sum(map(len, self._first_paths))
-        self._first_paths = (*self._first_paths, paths[:left])
 
     def recent(self, count: int) -> Sequence[CallDigest]:
         """Return the newest calls, at most `KEPT_CALLS`, the oldest of them first."""
@@ -238,13 +170,3 @@ class Trajectory:
     def repeats_after(self) -> int:
         """How many calls ago the newest call was made before, with the same arguments; 0 if it was not."""
         return self._calls[-1].repeats_after if self._calls else 0
-
-    @property
-    def with_paths(self) -> int:
-        """How many of the calls taken in have paths among their arguments."""
-        return self._with_paths
-
-    @property
-    def first_paths(self) -> tuple[tuple[str, ...], ...]:
-        """The paths of each of the session's first calls, `FIRST_CALLS` at most; if very many, the first ones."""
-        return self._first_paths

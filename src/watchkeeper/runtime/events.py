@@ -1,4 +1,4 @@
-"""The events of a run's log, except those that tools, prompts and the gate define.
+"""The events of a run's log, except those that tools, prompts, observers, parking and the gate define.
 
 Together with `PromptRendered` and `ToolInvoked` these events are the whole run: the transcript, the usage and the
 ending are folds of them. `TextDelta` alone is not recorded: listeners get it while a reply arrives, which contains it.
@@ -6,7 +6,7 @@ ending are folds of them. `TextDelta` alone is not recorded: listeners get it wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -17,13 +17,15 @@ import msgspec
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.ids import RunContext
-from watchkeeper.core.messages import AssistantMessage, Message, UserMessage
+from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.model import CompletionState, FinishReason
-from watchkeeper.core.usage import TokenUsage, Usage
+from watchkeeper.core.usage import Presumed, TokenUsage, Usage
 from watchkeeper.prompt.advice import Assessment, Feedback, RecordAssessment
 from watchkeeper.prompt.evaluation import PromptDeadlineAssigned, PromptExecuted, PromptRendered
 from watchkeeper.runtime.file_record import FilesNotOnRecord
+from watchkeeper.runtime.advice_events import AdviceAcknowledged, EscalationTaken, ObserversRan, SourceRan
 from watchkeeper.runtime.parking import CallAnswered, CallParked, Park
+from watchkeeper.runtime.used_before import NOTHING_BEFORE, UsedBefore
 from watchkeeper.session.log import RolledBack, SessionReset, SliceEdited, StateInherited, event
 from watchkeeper.session.tagging import check_only
 from watchkeeper.shield.decision import SafetyEvent
@@ -74,8 +76,6 @@ check_only(RunStarted, "run_context", "prompt_name", "model", "limits", "item", 
 class ModelReplied(msgspec.Struct, frozen=True):
     """The model answered one turn.
 
-    A msgspec struct, because every turn makes one and its ten fields cost a dataclass microseconds.
-
     Attributes:
         turn: 1 for the first model turn of the run.
         message: The reply, as it is in the transcript.
@@ -88,6 +88,8 @@ class ModelReplied(msgspec.Struct, frozen=True):
         landing: Whether it was the last turn, after a limit.
         created_at: The time of the event.
         refusal: What the provider says about a refusal; empty for any other reply.
+        run_context: The identifiers of the run.
+        response_id: The provider's id of the reply, if it gave one.
     """
 
     turn: int
@@ -101,6 +103,8 @@ class ModelReplied(msgspec.Struct, frozen=True):
     landing: bool
     created_at: datetime
     refusal: str = ""
+    run_context: RunContext | None = None
+    response_id: str = ""
 
 
 check_only(ModelReplied, "message", "finish", "model")
@@ -123,6 +127,7 @@ class ModelFailed:
         text: The text that was streamed before a limit or an abort cut the turn off; it stays in the conversation.
         usage: What it was charged: nothing, or its worst case where nobody knows what the provider bills.
         cost_nanos: The same in nano-dollars; None if unknown.
+        presumed: The part of it that is a worst case.
     """
 
     turn: int
@@ -136,6 +141,7 @@ class ModelFailed:
     text: str = ""
     usage: TokenUsage = field(default_factory=TokenUsage)
     cost_nanos: int | None = 0
+    presumed: Presumed = field(default_factory=Presumed)
 
 
 @event("call_begun")
@@ -148,13 +154,14 @@ class CallBegun(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``llm`` or ``tool``.
         name: ``provider:name`` of the model, or the name of the tool.
-        turn: The model turn it is made for, or that asked for it.
+        turn: The model turn it is made for, or that asked for it; 0 if ``run_id`` is given.
         attempt: 1 for the first attempt.
         node_id: The admitted call at the gate, and its reservation at the ledger.
         call_id: The provider's id of a tool call; empty for a model call.
         worst: The most tokens that it may use.
         worst_nanos: The most that it may cost in nano-dollars; None if unknown.
         created_at: The time of the event.
+        run_id: The run or block whose code makes it, as in `CallEnded`; None for a call of the run's own loop.
     """
 
     kind: Literal["llm", "tool"]
@@ -166,6 +173,7 @@ class CallBegun(msgspec.Struct, frozen=True):
     worst: TokenUsage
     worst_nanos: int | None
     created_at: datetime
+    run_id: UUID | None = None
 
 
 @event("work_stopped")
@@ -222,18 +230,20 @@ class RunResumed(msgspec.Struct, frozen=True):
 
     Attributes:
         run_id: Id of the run.
-        after: Number of the last event from which it goes on; what came after it, the end of a stopped run and its
-            last turn, is not part of the conversation any more.
+        after: Number of the last event that still counts; the end of a stopped run, and its last turn, do not.
         limits: The limits in force from here on, in words; what was used before counts.
         limit_values: The same as values.
         deadline: The moment at which it must be over, if there is one.
-        spent: What it had used, with the worst case of the calls that were under way.
+        spent: What it had used that counts, with the worst case of the calls that were under way.
         unknown: Ids of the tool calls of which nobody knows whether they had an effect.
-        worked_seconds: How long it had worked.
+        worked_seconds: How long it had worked, as far as that counts.
         created_at: The time of the event.
         changes: What differed from the record, and was accepted: see `RunOpened.digests`.
         below: What is part of ``spent``, by run, of runs below it whose end was not on record.
         items: Labels of the items that are done now, of a run over many.
+        item: Its label, if it is an item itself.
+        earlier: What it had used that does not count, because its limits were fresh afterwards.
+        run_context: Its identifiers from here on: in a new trace, with a span of their own.
     """
 
     run_id: UUID
@@ -248,11 +258,21 @@ class RunResumed(msgspec.Struct, frozen=True):
     changes: tuple[str, ...] = ()
     below: tuple[tuple[UUID, Usage], ...] = ()
     items: tuple[str, ...] = ()
+    item: str | None = None
+    earlier: UsedBefore = NOTHING_BEFORE
+    run_context: RunContext | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what was used before does not count from here on."""
+        return self.spent == Usage() and not self.worked_seconds
 
 
 @event("call_ended")
 class CallEnded(msgspec.Struct, frozen=True):
-    """A call that the code of a contained block made is over, or was refused; a call of a run has other events.
+    """A call that the code of a contained block, or of a run with a store, made is over; or a block's was refused.
+
+    The code of a run: a tool, an observer, a checker, a hook. The calls of the run's own loop have other events.
 
     Attributes:
         kind: ``llm`` for a model call; ``tool`` for any other, also a model request whose cost cannot be counted.
@@ -266,6 +286,10 @@ class CallEnded(msgspec.Struct, frozen=True):
         error: What it raised, as text, or None.
         node_id: The call at the gate.
         created_at: The time of the event.
+        run_id: The run or block whose code made it: this one, or one inside it that is not stored here.
+        presumed: The part of the charge that is a worst case.
+        retries: How many retries it has spent.
+        admitted: Whether the gate let it begin.
     """
 
     kind: str
@@ -279,6 +303,10 @@ class CallEnded(msgspec.Struct, frozen=True):
     error: str | None
     node_id: str
     created_at: datetime
+    run_id: UUID | None = None
+    presumed: Presumed = Presumed()
+    retries: int = 0
+    admitted: bool = True
 
 
 @event("model_switched")
@@ -309,6 +337,26 @@ class NoticeAppended:
     """The runtime added a message for the model: a repair request, a checker's objection, the landing notice."""
 
     text: str
+    created_at: datetime
+
+
+@event("notice_sent")
+@dataclass(frozen=True, slots=True)
+class NoticeSent:
+    """A notice about the run was sent to where its caller asked for it, or could not be sent.
+
+    Attributes:
+        notice: What for: ``warning``, a share such as ``80%``, ``parked``, ``failed`` or ``end``.
+        to: The program, or the scheme and host of the address.
+        sentence: What it said.
+        error: Why it could not be sent; empty if it was.
+        created_at: The time of the event.
+    """
+
+    notice: str
+    to: str
+    sentence: str
+    error: str
     created_at: datetime
 
 
@@ -350,12 +398,14 @@ class RunEnded(msgspec.Struct, frozen=True):
         partial: What a stopped run had, or None.
         text: The last text the model gave.
         verdict: The completion checker's last word; ``unchecked`` if it gave none.
-        usage: Everything it used, its children included.
-        duration_ms: From start to end.
+        usage: Everything it used that counts for its limits, its children included.
+        duration_ms: How long it worked, as far as that counts.
         remaining_seconds: Time left to the deadline, or None without one.
         ended_at: The time of the end.
-        turns: Model turns of this run alone; None where it was broken off, or another version wrote it.
+        turns: Model turns of this run alone that count; None where it was broken off, or another version wrote it.
         denied: Tool calls that a hook or a person has denied.
+        earlier: What it had used before its limits were fresh.
+        run_context: The identifiers of the run.
     """
 
     run_id: UUID
@@ -370,6 +420,11 @@ class RunEnded(msgspec.Struct, frozen=True):
     ended_at: datetime
     turns: int | None = None
     denied: int = 0
+    earlier: UsedBefore = NOTHING_BEFORE
+    run_context: RunContext | None = None
+
+
+check_only(RunEnded, "stop", "output", "partial", "text")
 
 
 @event("store_failed")
@@ -454,7 +509,7 @@ class ItemEnded:
 @event("many_ended")
 @dataclass(frozen=True, slots=True)
 class ManyEnded:
-    """A run over many items is over."""
+    """A run over many items is over; ``usage``, ``duration_ms`` and ``earlier`` are as those of `RunEnded`."""
 
     run_id: UUID
     stop: Stop | None
@@ -463,100 +518,11 @@ class ManyEnded:
     usage: Usage
     duration_ms: float
     ended_at: datetime
-
-
-SourceOutcome = Literal["advised", "silent", "failed", "overran"]
-"""The outcome of asking an observer or feedback provider."""
-
-
-@event("source_ran")
-@dataclass(frozen=True, slots=True)
-class SourceRan:
-    """One observer or feedback provider was asked, with the outcome.
-
-    Attributes:
-        source: Its name.
-        outcome: ``advised``; ``silent``, after advice that counted for an escalation or for what is told again, or if
-            its questions are bounded; ``failed``; or ``overran`` its time limit: it is then off for the rest of the
-            run.
-        advice: The advice of the source, or None.
-        error: What it raised, or how long it took.
-        marks: How many shares of its ``at_limit_share`` were passed at that moment, each counted for every limit.
-    """
-
-    source: str
-    outcome: SourceOutcome
-    advice: Assessment | Feedback | None = None
-    error: str | None = None
-    marks: int = 0
-
-
-@event("observers_ran")
-@dataclass(frozen=True, slots=True)
-class ObserversRan:
-    """Observers were asked after a tool call: at least one spoke or failed, or the agent was told something.
-
-    Attributes:
-        call_index: Tool calls so far.
-        runs: Those that spoke or failed, in the order in which they were asked.
-        created_at: The time of the event.
-        told: Names of the sources whose advice was appended to the conversation, in the order of the template.
-        text: What was appended: one block, as the agent is shown it; empty if nothing was.
-        turn: The model turn before which it was appended; 0 if nothing was. If the run ended before that turn, a later
-            run of the session reads it.
-    """
-
-    call_index: int
-    runs: tuple[SourceRan, ...]
-    created_at: datetime
-    told: tuple[str, ...] = ()
-    text: str = ""
-    turn: int = 0
-
-
-@event("advice_acknowledged")
-@dataclass(frozen=True, slots=True)
-class AdviceAcknowledged:
-    """The agent answered advice; its source is then silent for some calls, except for warnings about limits.
-
-    Attributes:
-        source: Name of the observer or feedback provider that gave the advice.
-        action: ``acknowledge`` (seen, dealt with) or ``dismiss`` (does not apply).
-        for_calls: Number of tool calls for which the source is silent.
-        call_index: Tool calls so far, the answer included.
-        reason: Why, in the agent's words.
-    """
-
-    source: str
-    action: Literal["acknowledge", "dismiss"]
-    for_calls: int
-    call_index: int
-    reason: str = ""
-
-
-@event("escalation_taken")
-@dataclass(frozen=True, slots=True)
-class EscalationTaken:
-    """Advice was not followed, and the configured escalation was carried out.
-
-    Attributes:
-        source: Name of the observer or feedback provider that gave the advice.
-        action: ``stop``, ``switch_model`` or ``call``.
-        detail: What was done, in a sentence.
-        call_index: Tool calls so far.
-        created_at: The time of the event.
-    """
-
-    source: str
-    action: str
-    detail: str
-    call_index: int
-    created_at: datetime
+    earlier: UsedBefore = NOTHING_BEFORE
 
 
 ChildKind = Literal["subagent", "evaluation", "verdict", "summary", "run", "block"]
-"""What a child run is for: a block of work, a judgement while the work goes on or at its end, a summary; ``run``: one
-that the user's code started, by `run`, `run_many` or an `Agent`; ``block``: a contained block of the user's code."""
+"""What a child run is for; ``run``: one that the user's code started; ``block``: a contained block of that code."""
 
 
 @event("child_started")
@@ -576,6 +542,7 @@ class ChildStarted:
         started_at: The time of the start.
         limit_values: The same limits as values; None in a log that was written before there were any.
         ordinal: Which of the children of this tool call it is, from 0.
+        admitted: Whether it passed the gate as a call, which counts as a step; blocks do not.
     """
 
     run_context: RunContext
@@ -589,6 +556,7 @@ class ChildStarted:
     started_at: datetime
     limit_values: Limits | None = None
     ordinal: int = 0
+    admitted: bool = True
 
 
 check_only(ChildStarted, "run_context", "prompt_name", "model", "limits", "call_id")
@@ -624,6 +592,9 @@ class ChildEnded:
     ended_at: datetime
 
 
+check_only(ChildEnded, "prompt_name", "stop", "completion", "said")
+
+
 @event("context_compacted")
 @dataclass(frozen=True, slots=True)
 class ContextCompacted:
@@ -654,34 +625,10 @@ class ContextCompacted:
     created_at: datetime
 
 
-def segment_of(old: Sequence[Message], opening: Iterable[int], summary: str, kept: int) -> tuple[Message, ...]:
-    """Return what a new segment begins with: the old one's opening, the summary, and its newest messages.
-
-    The loop and `transcript_of` build it with this, so what is replayed is what was sent.
-    """
-    return (*(old[place] for place in opening), UserMessage.of(summary), *old[len(old) - kept :])
-
-
-OF_ONE_CALL: Final[tuple[type[Any], ...]] = (AdviceAcknowledged, ObserversRan, EscalationTaken)
-"""The events of one tool call, in the order of the log."""
-
-KEPT: Final[tuple[type[Any], ...]] = (ToolInvoked, *OF_ONE_CALL)
-"""The slices of which the oversight engine's memory is a fold: what one run did, and what it was told."""
-
 DEFINED_ELSEWHERE: Final = (
-    CallAnswered,
-    CallParked,
-    FilesNotOnRecord,
-    PromptDeadlineAssigned,
-    PromptExecuted,
-    PromptRendered,
-    RecordAssessment,
-    RolledBack,
-    SafetyEvent,
-    SessionReset,
-    SliceEdited,
-    StateInherited,
-    ToolInvoked,
+    *(AdviceAcknowledged, CallAnswered, CallParked, EscalationTaken, FilesNotOnRecord, ObserversRan),
+    *(PromptDeadlineAssigned, PromptExecuted, PromptRendered, RecordAssessment, RolledBack, SafetyEvent, SessionReset),
+    *(SliceEdited, SourceRan, StateInherited, ToolInvoked),
 )
 """Event types of a run's log besides those above: a process that can read those can read the whole log."""
 

@@ -23,9 +23,9 @@ import msgspec
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, FilesystemError
 from watchkeeper.core.secrets import HELD
-from watchkeeper.core.text import error_text
+from watchkeeper.core.text import error_text, is_storable, storable
 from watchkeeper.core.type_tags import tag_of
-from watchkeeper.session.event_json import read_event, write_event
+from watchkeeper.session.event_json import is_foreign, read_event, read_own, write_event
 from watchkeeper.session.log import event
 from watchkeeper.tools.context import ToolContext, ToolInvoked
 from watchkeeper.tools.filesystem import ROOT, EntryKind, Filesystem, ReadOnlyFilesystem
@@ -33,6 +33,9 @@ from watchkeeper.tools.filesystems import MemoryFilesystem, OverlayFilesystem
 
 MOST_BYTES: Final = 16 << 20
 """Most bytes of content that are stored of one call's changes, or of files as they were at the start."""
+
+EXACT: Final = ("utf-8", "surrogatepass")
+"""How a path is encoded that is no UTF-8."""
 
 NOTHING: Final = ""
 FOLDER: Final = "directory"
@@ -55,6 +58,7 @@ class PathChange(msgspec.Struct, frozen=True, omit_defaults=True):
         data: The content of a file afterwards, or what was appended to it; None if it is not stored, or is no file.
         size: The size of the file before data was appended to it; None for any other change.
         added: How many bytes were appended.
+        exact: The path as it is on disk, where it is no UTF-8, as names of files may be; there ``path`` shows it.
     """
 
     path: str
@@ -64,6 +68,7 @@ class PathChange(msgspec.Struct, frozen=True, omit_defaults=True):
     data: bytes | None = None
     size: int | None = None
     added: int = 0
+    exact: bytes | None = None
 
 
 class FilesChanged(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -106,6 +111,34 @@ class FilesNotOnRecord(msgspec.Struct, frozen=True):
     name: str
     why: str
     created_at: datetime
+
+
+_DECODER: Final = msgspec.json.Decoder(FilesChanged)
+
+
+def storable_files(line: FilesChanged) -> FilesChanged:
+    """Return a line for the record whose paths can be written, each with its exact bytes where they are no UTF-8."""
+    return msgspec.structs.replace(line, paths=tuple(map(_encodable, line.paths)))
+
+
+def files_of_json(data: msgspec.Raw) -> FilesChanged:
+    """Return a line of the record.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    line = _DECODER.decode(data)
+    return msgspec.structs.replace(line, paths=tuple(map(_exact, line.paths)))
+
+
+def _encodable(change: PathChange) -> PathChange:
+    if is_storable(change.path):
+        return change
+    return msgspec.structs.replace(change, path=storable(change.path), exact=change.path.encode(*EXACT))
+
+
+def _exact(change: PathChange) -> PathChange:
+    return change if change.exact is None else msgspec.structs.replace(change, path=change.exact.decode(*EXACT))
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -232,8 +265,13 @@ class FilesOnRecord:
         unfinished: The calls whose commit was interrupted, by their id.
     """
 
-    def __init__(self, lines: Iterable[FilesChanged], log: Iterable[object]) -> None:
+    def __init__(self, lines: Iterable[FilesChanged], log: Iterable[object], *, own: bool = False) -> None:
         """Read the lines of a run's file, given the events of its log.
+
+        Args:
+            lines: What the tools were about to change.
+            log: The events.
+            own: Whether to leave out of the results what is of types that are not ours.
 
         Raises:
             ConfigurationError: If the result of a call cannot be read here.
@@ -247,7 +285,7 @@ class FilesOnRecord:
             if line.event_id is None:
                 self._opened = self._opened or line
             elif invoked is None:
-                left = _unfinished(line)
+                left = _unfinished(line, own=own)
                 self.unfinished[left.invoked.call_id or ""] = left
             elif invoked.outcome == "ok":
                 self._kept.append((invoked, line))
@@ -269,6 +307,15 @@ class FilesOnRecord:
                     f"what {invoked.name} changed in its {type(files).__name__} is not stored: {line.left_out}"
                 )
 
+    def rebuild_below(self, files: Filesystem | None) -> None:
+        """Make the files of a run below another as they were, in new ones that begin as the old ones did.
+
+        Raises:
+            ConfigurationError: If they cannot be made.
+        """
+        self.check(files)
+        self.rebuild(files)
+
     def rebuild(self, files: Filesystem | None) -> None:
         """Make files that ended with the process as they were; others are left as they are.
 
@@ -282,15 +329,17 @@ class FilesOnRecord:
                 for path in reversed(everything(files)):
                     files.delete(path)
             for line in (*([] if self._opened is None else [self._opened]), *(line for _, line in self._kept)):
-                problems = _apply(files, line.paths)
+                problems = apply(files, line.paths)
                 if problems:
                     raise ConfigurationError(f"its files cannot be rebuilt: {_listed(problems)}")
 
 
-def _unfinished(line: FilesChanged) -> Unfinished:
+def _unfinished(line: FilesChanged, *, own: bool) -> Unfinished:
+    read = read_own if own else read_event
     try:
-        invoked: ToolInvoked = read_event(tag_of(ToolInvoked), json.loads(bytes(line.invoked)))
-        events = tuple(read_event(tag, json.loads(bytes(body))) for tag, body in line.events)
+        invoked: ToolInvoked = read(tag_of(ToolInvoked), json.loads(bytes(line.invoked)))
+        wrote = [(tag, body) for tag, body in line.events if not (own and is_foreign(tag))]
+        events = tuple(read(tag, json.loads(bytes(body))) for tag, body in wrote)
     except (CodecError, ValueError) as error:
         raise ConfigurationError(f"the result of an interrupted call cannot be read here: {error}") from error
     return Unfinished(line, invoked, events)
@@ -310,7 +359,7 @@ def finish(files: Filesystem, left: FilesChanged) -> str:
         for change in todo:
             if change.kind == "file" and change.data is None:
                 problems[change.path] = f"not written: its content is not on record ({left.left_out})"
-        problems |= _apply(files, [change for change in todo if change.path not in problems])
+        problems |= apply(files, [change for change in todo if change.path not in problems])
     if not problems:
         return ""
     written = [change.path for change in left.paths if change.path not in problems]
@@ -357,7 +406,7 @@ def _added_so_far(files: Filesystem, change: PathChange) -> bytes:
     return data[change.size :]
 
 
-def _apply(files: Filesystem, changes: Sequence[PathChange]) -> dict[str, str]:
+def apply(files: Filesystem, changes: Sequence[PathChange]) -> dict[str, str]:
     """Make paths as they are to be; return by path what went wrong."""
     problems: dict[str, str] = {}
     for change in sorted(changes, key=lambda each: each.path, reverse=True):

@@ -2,15 +2,19 @@
 
 A run parks only if its caller chose so, or a tool did for calls of which nobody knows whether they had their effect.
 The question and the answer are events of the run's log, bound to the call and to the hash of its arguments: an answer
-about other arguments counts for nothing. This module decides what an answer means; it asks nobody and runs nothing.
+about other arguments counts for nothing. This module decides what an answer means, and what a resumed run does with a
+call that had begun or was asked about; it asks nobody and runs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from getpass import getuser
+from pathlib import Path
 from hashlib import sha256
 from typing import Any, Final, Literal, get_args
 from uuid import UUID
@@ -22,8 +26,9 @@ from watchkeeper.core.messages import ToolCall
 from watchkeeper.core.quantities import DurationLike, counted, duration
 from watchkeeper.core.text import clipped, one_line
 from watchkeeper.core.type_tags import own_value
+from watchkeeper.runtime.file_record import Unfinished
 from watchkeeper.session.log import event
-from watchkeeper.tools.context import Answer, ToolInvoked
+from watchkeeper.tools.context import Answer, ToolInvoked, ToolOutcome
 
 OnExpiry = Literal["deny", "allow"]
 EXPIRY_CHOICES: Final[tuple[str, ...]] = get_args(OnExpiry)
@@ -197,6 +202,14 @@ def waiting(events: Iterable[object]) -> tuple[CallParked, ...]:
     return tuple(found.values())
 
 
+def this_user() -> str:
+    """Return the name of this process's user, or its number where it has no name, as in many containers."""
+    try:
+        return getuser()
+    except (ImportError, KeyError, OSError):
+        return f"user {os.getuid()}" if hasattr(os, "getuid") else "an unknown user"
+
+
 def answer_to(
     question: CallParked,
     run_id: str,
@@ -221,7 +234,7 @@ def answer_to(
     Raises:
         ConfigurationError: If it is too late, about other arguments, or of nobody.
     """
-    who = getuser() if by is None else by.strip()
+    who = this_user() if by is None else by.strip()
     name = f"the question about {question.named} of the run {run_id}"
     if not who:
         raise ConfigurationError("by='' names nobody; say who gives the answer")
@@ -240,7 +253,7 @@ def no_question(events: Sequence[object], call_id: str | None) -> str:
         if isinstance(each, CallAnswered) and (each.call_id == call_id or (call_id is None and not found)):
             word = "approved" if each.allowed else "denied"
             return f"has its answer: the call {one_line(each.call_id, NAME_CHARS)} was {word} already, by {each.by}"
-    return f"has no call {call_id!r} that waits for an answer; there are {', '.join(found)}" if found else ""
+    return f"has no call {call_id!r} that waits for an answer; these wait: {', '.join(found)}" if found else ""
 
 
 def parked_stop(calls: Sequence[tuple[str, str]]) -> Stop:
@@ -250,3 +263,102 @@ def parked_stop(calls: Sequence[tuple[str, str]]) -> Stop:
     more = f" and {len(calls) - NAMED} more" if len(calls) > NAMED else ""
     verb = "waits" if len(calls) == 1 else "wait"
     return Stop(PARKED, "loop", f"{counted(len(calls), 'tool call')} {verb} for an answer: {named}{more}.")
+
+
+# --- calls of a run that goes on --------------------------------------------------------------------------------------
+
+UNKNOWN: Final = (
+    "It is not known whether {} had its effect: the process ended while it ran. Look before you call it again."
+)
+"""What the model is told of a call that was under way when the process ended, if it may not simply run again."""
+
+NOT_RUN: Final = "not run: "
+"""How the text begins for a call that was not run because the run was stopped; such a call counts as no denial."""
+
+HIDDEN: Final = "{} was not run: its arguments held a secret, which is not on record. Call it again."
+"""What the model is told of a call that cannot be made because of what its arguments were."""
+
+
+class Earlier(msgspec.Struct, frozen=True):
+    """What is on record of the calls of a reply, if the run was interrupted or parked while they ran.
+
+    Attributes:
+        done: By call id, the last attempt of those that have a result.
+        begun: By call id, how many attempts of those without a result had begun.
+        parked: By call id, the questions that were asked about those without a result, in order.
+        waits: Ids of those that have not begun again since the last question.
+        unfinished: By call id, those whose tool had succeeded and whose files were being written.
+        hidden: Ids of the calls whose arguments held a secret, which is not on record: they cannot be made again.
+    """
+
+    done: Mapping[str, ToolInvoked] = msgspec.field(default_factory=dict[str, ToolInvoked])
+    begun: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    parked: Mapping[str, Sequence[Parked]] = msgspec.field(default_factory=dict[str, Sequence[Parked]])
+    waits: frozenset[str] = frozenset()
+    unfinished: Mapping[str, Unfinished] = msgspec.field(default_factory=dict[str, Unfinished])
+    hidden: frozenset[str] = frozenset()
+
+    def asked_about(self, call: ToolCall) -> Sequence[Parked]:
+        """Return the questions that were asked about this very call with these arguments, in order."""
+        return [each for each in self.parked.get(call.call_id, ()) if each.fits(call)]
+
+    def has_question(self, question: CallParked) -> bool:
+        """Return whether a question is on record."""
+        before = self.parked.get(question.call_id, ())
+        return any(each.question.question_id == question.question_id for each in before)
+
+
+NOT_BEGUN: Final = Earlier()
+
+
+class AnswersOfCall(msgspec.Struct, frozen=True):
+    """What persons have said about a call that runs after its run was parked.
+
+    Attributes:
+        approved_by: Who allowed it to begin, or None.
+        of_tool: The answers to the tool's own questions, by question.
+    """
+
+    approved_by: str | None = None
+    of_tool: Mapping[str, Answer] = msgspec.field(default_factory=dict[str, Answer])
+
+
+NO_ANSWERS: Final = AnswersOfCall()
+
+
+def answers_among(asked: Iterable[Parked], now: datetime) -> AnswersOfCall:
+    """Return the answers to the questions about a call."""
+    ruled = [(each.question, answer) for each in asked if (answer := each.ruling(now)) is not None]
+    approvals = [answer.by for question, answer in ruled if question.kind != "tool" and answer.allowed]
+    of_tool = {question.question: answer for question, answer in ruled if question.kind == "tool"}
+    return AnswersOfCall(approvals[-1] if approvals else None, of_tool)
+
+
+def refusal_of(question: CallParked, answer: Answer) -> tuple[ToolOutcome, str]:
+    """Return outcome and text for a call that a person has denied, or whose question has expired."""
+    why = f": {answer.why}" if answer.why else "."
+    if question.kind == "unknown":
+        asked = f"{answer.by} was asked whether it is to run again, and said no"
+        return "unknown", f"{UNKNOWN.format(question.name)} {asked}{why}"
+    who = "nobody has answered in time" if answer.by == EXPIRED else f"{answer.by} has denied it"
+    return "denied", f"{question.name} was not run, and nothing was changed: {who}{why}"
+
+
+def is_denial(outcome: str, text: str) -> bool:
+    """Return whether a call was denied by a hook or a person, and not because the run was stopped."""
+    return outcome == "denied" and not text.startswith(NOT_RUN)
+
+
+def refuse_waiting(run_id: object, questions: Iterable[CallParked], now: datetime, store: Path) -> None:
+    """Refuse to go on with a parked run while a question has neither an answer nor expired.
+
+    Raises:
+        ConfigurationError: Naming the calls that wait, and what to do.
+    """
+    calls = [(each.name, each.call_id) for each in questions if not each.expired(now)]
+    if calls:
+        said = parked_stop(calls).message.rstrip(".")
+        raise ConfigurationError(
+            f"the run {run_id} is parked: {said}; 'watchkeeper pending --store {shlex.quote(str(store))}' lists what to"
+            " approve or deny"
+        )

@@ -153,16 +153,24 @@ class Durable(Protocol):
         """Put on disk that a call begins, or which files its commit is about to change; see `barrier`."""
         ...
 
+    def write_ahead(self, run_id: UUID, call: CallBegun) -> None:
+        """Put on disk, on any thread and at once, that a call begins which the code of a run makes.
+
+        Raises:
+            StoreError: If it cannot be written, and the run is not to go on without its record.
+        """
+        ...
+
     def hold(self, run_id: UUID) -> None:
         """Let what a run records from now on belong together: a crash leaves all of it on record, or nothing."""
         ...
 
     def release(self, run_id: UUID) -> None:
-        """End what belongs together with the event that was recorded last, just now and on this thread."""
+        """End what belongs together, with the event that was recorded last."""
         ...
 
-    async def barrier(self) -> None:
-        """Return once everything that was recorded so far is on disk.
+    async def barrier(self) -> bool:
+        """Return once everything that was recorded so far is on disk; False if the run goes on without its record.
 
         Raises:
             StoreError: If it cannot be written, and the run is not to go on without its record.
@@ -233,6 +241,18 @@ class RunScope(msgspec.Struct, frozen=True, weakref=True):
             await self.durable.begin_call(self.run_context.run_id, call)
         except StoreError as error:
             if not last:
+                raise NotOnRecordError(str(error)) from error
+
+    async def all_on_record(self) -> None:
+        """Return once everything that was recorded so far is on disk, if there is a store.
+
+        Raises:
+            NotOnRecordError: If it cannot be put on record: then what follows from it must not begin.
+        """
+        if self.durable is not None:
+            try:
+                await self.durable.barrier()
+            except StoreError as error:
                 raise NotOnRecordError(str(error)) from error
 
     def record(self, event: Any) -> None:

@@ -21,6 +21,7 @@ from watchkeeper.accounting.limits import Limits
 from watchkeeper.core.messages import (
     AssistantMessage,
     ImagePart,
+    Message,
     Part,
     ToolCall,
     ToolMessage,
@@ -33,25 +34,28 @@ from watchkeeper.core.text import is_logged, logger
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
 from watchkeeper.kernel.turn_machine import kept_message
 from watchkeeper.prompt.evaluation import PromptRendered
+from watchkeeper.runtime.advice_events import ObserversRan
 from watchkeeper.runtime.events import (
     CallBegun,
     ContextCompacted,
     ModelFailed,
     ModelReplied,
     NoticeAppended,
-    ObserversRan,
     RunEnded,
     RunResumed,
     RunStarted,
-    segment_of,
 )
-from watchkeeper.runtime.parking import CallParked, waiting
+from watchkeeper.runtime.parking import PARKED, CallParked, waiting
+from watchkeeper.runtime.used_before import NOTHING_BEFORE, UsedBefore
 from watchkeeper.session.log import Envelope
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
 from watchkeeper.tools.values import ToolResult, image_parts
 
 OutputT = TypeVar("OutputT")
+GO_ON: Final = frozenset({"interrupted", "aborted", "cancelled", PARKED})
+"""Stops after which an item goes on from its own record; after others it is begun anew."""
+
 NOTHING_USED: Final = Usage()
 
 NOTE_CHARS: Final = 200
@@ -70,7 +74,7 @@ class RunResult(Generic[OutputT]):
         stop: Why it ended early, else None.
         partial: What a stopped run had: a typed value if it fits, else text, else None.
         text: The last text the model gave.
-        usage: Everything it used, its children included.
+        usage: Everything it used in all attempts, its children included.
         turns: Model turns.
         completion: The completion checker's last word: ``verified``, ``rejected`` or ``unverified``; ``unchecked`` if
             there is no checker, or the run was stopped before it had been asked.
@@ -85,6 +89,7 @@ class RunResult(Generic[OutputT]):
             if a fallback, or the cheaper model that a hook asked for, took over.
         not_stored: Why not all of its events are in the store, in a sentence; empty if they are, or if there is none.
         denied: Tool calls that a hook or a person has denied.
+        earlier: The part of usage, turns and duration that its limits do not count: it is from before they were fresh.
     """
 
     run_id: UUID
@@ -107,6 +112,7 @@ class RunResult(Generic[OutputT]):
     answered_by: tuple[str, ...] = ()
     not_stored: str = ""
     denied: int = 0
+    earlier: UsedBefore = NOTHING_BEFORE
 
     @property
     def ok(self) -> bool:
@@ -121,7 +127,7 @@ class RunResult(Generic[OutputT]):
     @property
     def waiting(self) -> tuple[CallParked, ...]:
         """The questions for which the run is parked; empty if it is not."""
-        if self.stop is None or self.stop.reason != "parked":
+        if self.stop is None or self.stop.reason != PARKED:
             return ()
         events = [envelope.event for envelope in self.session.log]
         began = max((place for place, event in enumerate(events) if isinstance(event, RunStarted)), default=0)
@@ -133,7 +139,8 @@ class RunResult(Generic[OutputT]):
             return with_note(self.stop.message, self.not_stored, self.stop)
         used = self.usage
         calls = (used.tool_calls, used.tokens.total, used.cost_nanos)
-        took = spent(self.turns, *calls, self.duration, denied=self.denied)
+        presumed = used.presumed.tokens.total
+        took = spent(self.turns, *calls, self.duration, denied=self.denied, presumed=presumed)
         stop = None if self.stop is None else self.stop.message
         said = end_in_words(took, stop, self.completion, self.completion_note, had=f"it had {self._had()}")
         return with_note(said, self.not_stored, self.stop)
@@ -197,13 +204,14 @@ def result_of(started: RunStarted, ended: RunEnded, *, limits: Limits, session: 
         stop=ended.stop,
         partial=ended.partial,
         text=ended.text,
-        usage=ended.usage,
-        turns=ended.turns or 0,
+        usage=ended.usage + ended.earlier.usage,
+        turns=(ended.turns or 0) + ended.earlier.turns,
         denied=ended.denied,
+        earlier=ended.earlier,
         completion=ended.verdict,
         limits=limits,
         started_at=started.started_at,
-        duration=timedelta(milliseconds=ended.duration_ms),
+        duration=timedelta(milliseconds=ended.duration_ms, seconds=ended.earlier.seconds),
         session=session,
         item=started.item,
         **more,
@@ -224,10 +232,11 @@ class ManyResult(Generic[OutputT]):
         run_id: Id of the whole.
         results: One result per item, in the items' order.
         stop: What ended the whole early, else None.
-        usage: Everything all items used.
+        usage: Everything all items used in all attempts.
         limits: The ceilings over all.
         duration: How long it took.
         not_stored: Why not all of its events are in the store, in a sentence; empty if they are, or if there is none.
+        earlier: The part of usage and duration that its limits do not count: it is from before they were fresh.
     """
 
     run_id: UUID
@@ -237,6 +246,7 @@ class ManyResult(Generic[OutputT]):
     limits: Limits
     duration: timedelta
     not_stored: str = ""
+    earlier: UsedBefore = NOTHING_BEFORE
 
     @property
     def done(self) -> tuple[RunResult[OutputT], ...]:
@@ -291,7 +301,8 @@ class ManyResult(Generic[OutputT]):
     def sentence(self) -> str:
         """Say in one sentence how the whole ended."""
         used, denied = self.usage, sum(result.denied for result in self.results)
-        took = spent(None, used.tool_calls, used.tokens.total, used.cost_nanos, self.duration, denied=denied)
+        calls = (used.tool_calls, used.tokens.total, used.cost_nanos)
+        took = spent(None, *calls, self.duration, denied=denied, presumed=used.presumed.tokens.total)
         unverified = sum(result.completion == "unverified" for result in self.done)
         note = f", {unverified} of them not verified" if unverified else ""
         done = f"{items_done(len(self.done), len(self.results))}{note}"
@@ -326,11 +337,14 @@ KEYS: Final = (
     "turns",
     "tokens",
     "usage",
+    "earlier",
     "cost_usd",
     "duration_seconds",
     "limits",
     "started_at",
     "ended_at",
+    "running",
+    "process",
     "not_stored",
     "denied",
     "waiting",
@@ -365,6 +379,7 @@ def _common(result: RunResult[Any] | ManyResult[Any]) -> dict[str, Any]:
         "stop": result.stop,
         "tokens": result.usage.tokens.total,
         "usage": result.usage,
+        **({} if result.earlier == NOTHING_BEFORE else {"earlier": result.earlier}),
         "cost_usd": result.usage.cost_nanos,
         "duration_seconds": result.duration.total_seconds(),
         "limits": result.limits.describe(),
@@ -408,6 +423,10 @@ def items_done(done: int | None, items: int) -> str:
     return f"{done} of {items} items done"
 
 
+NOT_STARTED: Final = "Not started: "
+"""How the stop of an item begins that was not started."""
+
+
 def spent(
     turns: int | None,
     tool_calls: int,
@@ -416,6 +435,7 @@ def spent(
     duration: timedelta | float | None,
     model_calls: int | None = None,
     denied: int = 0,
+    presumed: int = 0,
 ) -> str:
     """Say what a run took, in the same words wherever it is said.
 
@@ -427,10 +447,12 @@ def spent(
         duration: A length, or seconds; None if it is not known.
         model_calls: Model calls of a contained block, which has no turns; None for a run.
         denied: Tool calls that a hook or a person has denied; said only if there are any.
+        presumed: The part of the tokens that is a worst case, because it is not known; said only if there is one.
     """
     parts = [] if turns is None else [counted(turns, "turn")]
     parts += [] if model_calls is None else [counted(model_calls, "model call")]
-    parts += [counted(tool_calls, "tool call"), *([f"{denied:,} denied"] if denied else []), counted(tokens, "token")]
+    parts += [counted(tool_calls, "tool call"), *([f"{denied:,} denied"] if denied else [])]
+    parts.append(counted(tokens, "token") + (f" ({presumed:,} of them presumed)" if presumed else ""))
     parts.append("cost unknown" if cost_nanos is None else format_money(cost_nanos))
     return ", ".join(parts if duration is None else [*parts, format_duration(duration)])
 
@@ -463,6 +485,14 @@ def log_end(
 
 
 # --- folds of the log -----------------------------------------------------------------------------------------------
+
+
+def segment_of(old: Sequence[Message], opening: Iterable[int], summary: str, kept: int) -> tuple[Message, ...]:
+    """Return what a new segment begins with: the old one's opening, the summary, and its newest messages.
+
+    The loop and `transcript_of` build it with this, so what is replayed is what was sent.
+    """
+    return (*(old[place] for place in opening), UserMessage.of(summary), *old[len(old) - kept :])
 
 
 def transcript_of(log: Iterable[Envelope]) -> Transcript:

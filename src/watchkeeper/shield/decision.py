@@ -94,7 +94,7 @@ class SafetyEvent:
         hook: Name of the hook or other code that decided.
         request_id: The request it belongs to, if known.
         ts: When it happened, converted to UTC; now by default.
-        metadata: Facts: the chain, the limit and its value.
+        metadata: Facts: the chain, the limit and its value, what the refused call asked for and what was left for it.
     """
 
     event_type: str

@@ -25,6 +25,7 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.lazy_names import provided
 from watchkeeper.core.quantities import DurationLike, duration, format_duration, is_listed, is_text
 from watchkeeper.core.workers import BlockingCall
+from watchkeeper.shield.attention import ATTENTION
 from watchkeeper.shield.decision import Decision, ToolCallContext
 
 AskWith = Callable[[ToolCallContext], object]
@@ -176,12 +177,13 @@ class ToolPermissionHook:
     def _put(self, ctx: ToolCallContext, name: str, seconds: float, withdrawn: CancellationToken) -> str | None:
         """Ask now; return the objection, or None."""
         ask_with = provided("terminal")() if self._ask_with is None else self._ask_with
-        if isinstance(ask_with, Questioner):
-            call = BlockingCall[object](partial(ask_with.ask, question(ctx, seconds), withdrawn))
-        else:
-            call = BlockingCall(partial(ask_with, ctx))
-        withdrawn.on_cancel(lambda _: call.wake())
-        call.wait(seconds, self._clock)
+        with ATTENTION.held():
+            if isinstance(ask_with, Questioner):
+                call = BlockingCall[object](partial(ask_with.ask, question(ctx, seconds), withdrawn))
+            else:
+                call = BlockingCall(partial(ask_with, ctx))
+            withdrawn.on_cancel(lambda _: call.wake())
+            call.wait(seconds, self._clock)
         if call.leave():
             return self._nobody(ctx, f"Nobody allowed the tool {name!r} within {format_duration(self._timeout)}.")
         said = call.result()

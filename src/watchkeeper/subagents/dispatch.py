@@ -38,12 +38,13 @@ from watchkeeper.core.errors import (
     ToolValidationError,
 )
 from watchkeeper.accounting.limits import Limits
-from watchkeeper.core.meters import SHARED
+from watchkeeper.core.meters import SHARED, LimitMeter
 from watchkeeper.core.model import Model
 from watchkeeper.core.quantities import is_share, is_whole
 from watchkeeper.core.text import error_text, logger, one_line, one_name
 from watchkeeper.core.usage import NANOS_PER_USD, Usage
-from watchkeeper.loop.compaction import shortened
+from watchkeeper.kernel.turn_machine import CEILING_STOPS
+from watchkeeper.asking.compaction import shortened
 from watchkeeper.prompt.template import Prompt
 from watchkeeper.runtime.plan import PricedModel
 from watchkeeper.runtime.result import RunResult
@@ -85,16 +86,14 @@ NO_SHARED_CEILINGS: Final[dict[str, Any]] = dict.fromkeys(
 )
 LEAST_SECONDS: Final = 0.001
 
-CEILINGS: Final[frozenset[StopReason]] = frozenset(
-    {"budget_exceeded", "token_limit_exceeded", "tool_call_limit_exceeded", "step_limit_exceeded", "timeout"}
-)
-"""Ceilings of which the children of one call may have got a part only."""
-
-LASTING: Final[frozenset[StopReason]] = CEILINGS.union(("turn_limit_exceeded", "context_full", "refused"))
-"""What the same task would meet again."""
-
 PASSING: Final[frozenset[StopReason]] = frozenset({"provider_rate_limit", "retry_budget_exceeded", "circuit_open"})
 """What may be over later: only calls that may succeed later are tried again."""
+
+CEILINGS: Final = (frozenset(meter.reason for meter in SHARED) - PASSING) | {"timeout"}
+"""Ceilings of which the children of one call may have got a part only."""
+
+LASTING: Final = CEILINGS | (CEILING_STOPS - PASSING) | {"context_full", "refused"}
+"""What the same task would meet again."""
 
 ANSWERS: Final = (ToolValidationError, DispatchSubagentError)
 """Errors whose messages are written for the model."""
@@ -196,8 +195,16 @@ class CallShare:
             self._running -= 1
             if part.used is not None:
                 for meter, amount in given.items():
-                    used = attrgetter(meter.usage)(part.used)
-                    self._free[meter] += max(amount - (amount if used is None else used), 0)
+                    self._free[meter] += max(amount - used_of(meter, part.used, amount), 0)
+
+
+def used_of(meter: LimitMeter, usage: Usage, most: int) -> int:
+    """Return what was used under a limit; ``most`` if that is not known, or `Usage` has no such count."""
+    try:
+        used: int | None = attrgetter(meter.usage)(usage)
+    except AttributeError:
+        return most
+    return most if used is None else used
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ from typing import Any, Final, Self, cast
 
 import msgspec
 
-from watchkeeper.adapters.endpoint import allow_remote
+from watchkeeper.adapters.endpoint import allow_remote, credentials_in, hold_extra
 from watchkeeper.app.models import model_from
+from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, ProviderError, ThrottleError
 from watchkeeper.core.messages import AssistantMessage
 from watchkeeper.core.model import FinishReason, Model, ModelReply, ModelRequest, ModelSettings, OutputSchema, ToolSpec
@@ -27,12 +28,16 @@ from watchkeeper.core.quantities import counted
 from watchkeeper.core.secrets import HELD, REDACTED
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.runtime.portal import PORTAL
+from watchkeeper.session.event_json import read_value
 from watchkeeper.session.tagging import dump, load
 
 VARIABLE: Final = "WATCHKEEPER_RECORD"
 """Environment variable: ``1`` asks the real models again, and replaces the files."""
 
 VERSION: Final = 1
+
+INSIDE_TEXT: Final = r'(?:[^"\\]|\\.)'
+"""A character of a text in JSON, or an escape."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,9 +202,8 @@ class RecordedModel:
         if not self.recording:
             facts = self._read()
         elif model is None:
-            raise ConfigurationError(
-                f"there is no recording {self.path}; give the model to record: recorded(..., model=)"
-            )
+            why = f"{self.path} is to be recorded again" if self.path.exists() else f"there is no recording {self.path}"
+            raise ConfigurationError(f"{why}; give the model to record: recorded(..., model=)")
         else:
             facts = self._prepare(model)
         self.name, self.provider, self.native_output = facts.name, facts.provider, facts.native_output
@@ -240,10 +244,12 @@ class RecordedModel:
                 outcome = each.reply or each.error
                 if outcome is None:
                     raise ValueError("an exchange has neither a reply nor an error")
+                if isinstance(outcome, Replied):
+                    read_value(AssistantMessage, outcome.message)
                 self._asked.append(Asked(forms[each.form], sent, each.tool_choice))
                 self._outcomes.append((each.pieces, outcome))
                 self._used.append(False)
-        except (OSError, ValueError, LookupError) as error:
+        except (OSError, ValueError, LookupError, CodecError) as error:
             raise ConfigurationError(
                 f"the recording {self.path} cannot be read: {error}; record it again with {VARIABLE}=1"
             ) from error
@@ -261,6 +267,7 @@ class RecordedModel:
         """
         if not self._open:
             raise ConfigurationError("use it in a block: with recorded(...) as model: ...")
+        hold_extra(credentials_in(request.settings.extra))
         asked = Asked.of(request)
         return await self._record(request, asked) if self.recording else self._replay(request, asked)
 
@@ -383,17 +390,19 @@ class RecordedModel:
         for asked, outcome in zip(self._asked, self._outcomes, strict=True):
             if outcome is None:
                 continue  # it was broken off, and would be again
-            for kind, known, texts in (("form", forms, (asked.form,)), ("message", messages, asked.messages)):
+            form, *sent = map(HELD.redacted_json, (asked.form, *asked.messages))  # some credentials came later
+            for kind, known, texts in (("form", forms, (form,)), ("message", messages, sent)):
                 for text in texts:
                     if text not in known:
                         known[text] = len(known)
                         lines.append(f'{{"{kind}":{text}}}')
             pieces, came = outcome
+            said = HELD.redacted("".join(pieces))  # a credential may have come in several pieces
             exchange = Exchange(
-                forms[asked.form],
-                tuple(messages[text] for text in asked.messages),
+                forms[form],
+                tuple(messages[text] for text in sent),
                 asked.tool_choice,
-                pieces,
+                pieces if said == "".join(pieces) else (said,),
                 came if isinstance(came, Replied) else None,
                 came if isinstance(came, Failed) else None,
             )
@@ -429,17 +438,21 @@ def text_of(value: object) -> str:
 
 
 def same_text(today: str, record: str) -> bool:
-    """Whether a text is the one on record; a credential that was left out there stands for any text."""
+    """Whether a JSON text is the one on record; where a credential was left out, the text may have any text."""
     if REDACTED not in record:
         return today == record
-    return re.fullmatch(".*?".join(map(re.escape, record.split(REDACTED))), today, re.DOTALL) is not None
+    first, *middle, last = map(re.escape, record.split(REDACTED))
+    # Each part is taken where it comes first and nowhere else, so that many of them need no longer than one. What
+    # stands between them ends with its text: another field, or a further part of a message, is a change.
+    pattern = first + "".join(f"(?>{INSIDE_TEXT}*?{part})" for part in middle) + f"{INSIDE_TEXT}*{last}"
+    return re.fullmatch(pattern, today, re.DOTALL) is not None
 
 
 def keeping(pieces: list[str], listener: Callable[[str], None]) -> Callable[[str], None]:
-    """Return a listener that keeps what it hears, without credentials."""
+    """Return a listener that keeps what it hears."""
 
     def hear(text: str) -> None:
-        pieces.append(HELD.redacted(text))
+        pieces.append(text)
         listener(text)
 
     return hear

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from watchkeeper.tools.filesystems import OverlayFilesystem as OverlayFilesystem
     from watchkeeper.tools.resources import ResourceBinding as ResourceBinding, Resources as Resources, Scope as Scope
     from watchkeeper.tools.tool import Tool as Tool, tool as tool
-    from watchkeeper.tools.values import ToolResult as ToolResult
+    from watchkeeper.tools.values import NothingDoneError as NothingDoneError, ToolResult as ToolResult
 else:
     __getattr__, __dir__, __all__ = public_names(
         __name__,
@@ -29,6 +29,6 @@ else:
             "tools.filesystems": "FileChange HostFilesystem MemoryFilesystem OverlayFilesystem",
             "tools.resources": "ResourceBinding Resources Scope",
             "tools.tool": "Tool tool",
-            "tools.values": "ToolResult",
+            "tools.values": "NothingDoneError ToolResult",
         },
     )

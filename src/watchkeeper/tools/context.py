@@ -28,6 +28,7 @@ from watchkeeper.session.tagging import check_only
 from watchkeeper.tools.filesystem import Filesystem, ReadOnlyFilesystem
 from watchkeeper.tools.filesystems import OverlayFilesystem
 from watchkeeper.tools.resources import Resources
+from watchkeeper.tools.values import ToolResult
 
 COMMITTING: Final = "being committed"
 COMMITTED: Final = "committed"
@@ -364,11 +365,8 @@ ToolOutcome = Literal[
 class ToolInvoked(msgspec.Struct, frozen=True):
     """One attempt at one tool call (docs/specification.md, trajectory observers).
 
-    Every attempt is recorded exactly once, with any outcome: a success, a failure that the tool reported, arguments
-    that did not fit, a crash, a timeout, a refusal. Observers, usage and the inspector compute all they know about
-    tools from these events.
-
-    A msgspec struct, because every call makes one and its fifteen fields cost a dataclass microseconds.
+    Every attempt is recorded exactly once, with any outcome; observers and usage know tools from these events alone. A
+    msgspec struct, because every call makes one and its sixteen fields cost a dataclass microseconds.
 
     Attributes:
         prompt_name: ``ns/key`` of the prompt, or the name it was given.
@@ -386,13 +384,15 @@ class ToolInvoked(msgspec.Struct, frozen=True):
         duration_ms: Milliseconds from admission to the end; 0 if the tool was not called.
         attempt: 1 for the first attempt at this call.
         node_id: The attempt's node in the gate's records, if it was admitted.
+        traceback: Where the tool raised, if it crashed; the model is not shown it.
+        run_context: The identifiers of the run.
     """
 
     prompt_name: str
     adapter: str
     name: str
     params: Any
-    result: Any
+    result: ToolResult[Any]
     session_id: UUID | None
     created_at: datetime
     usage: TokenUsage | None
@@ -403,6 +403,8 @@ class ToolInvoked(msgspec.Struct, frozen=True):
     duration_ms: float = 0.0
     attempt: int = 1
     node_id: str | None = None
+    traceback: str = ""
+    run_context: RunContext | None = None
 
     @property
     def success(self) -> bool:

@@ -28,8 +28,8 @@ from watchkeeper.core.model import ToolSpec
 from watchkeeper.core.quantities import DurationLike, duration, is_whole
 from watchkeeper.tools.values import Arguments, ToolResult, arguments_schema, as_result
 from watchkeeper.tools.context import ToolContext
-from watchkeeper.tools.isolation import KILL_GRACE_SECONDS, Isolation, ProcessCall, call_isolated
-from watchkeeper.tools.process_worker import reference_to
+from watchkeeper.tools.isolation.call import KILL_GRACE_SECONDS, Isolation, ProcessCall, call_isolated
+from watchkeeper.tools.isolation.worker import reference_to
 
 CONTEXT: Final = "context"
 
@@ -180,7 +180,8 @@ class Tool:
         spreads: Whether each field of the arguments is passed as a parameter of its own.
         is_async: Whether it is a coroutine function.
         timeout: Seconds that one attempt may take; None for the time that the run has left.
-        retries: How often an attempt that crashed or was too slow is repeated.
+        retries: How often an attempt that crashed or was too slow is repeated. Of a tool that is neither read-only nor
+            idempotent, only one that raised `NothingDoneError` or never began: any other may have had an effect.
         parallel_safe: Whether it may run beside the other calls of a turn.
         read_only: Whether it changes nothing, so that it may run again.
         idempotent: Whether the same call, with the same idempotency key, has its effect once however often it runs.
@@ -219,7 +220,7 @@ class Tool:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a call of which nobody knows whether it had its effect may run again."""
+        """Whether a call may run again that failed, or of which nobody knows whether it had its effect."""
         return self.read_only or self.idempotent
 
     def decode(self, arguments_json: str) -> Any:
@@ -302,7 +303,7 @@ def tool(
         name: As the model writes it; the function's name by default.
         description: What the model is told; the docstring without its sections by default.
         timeout: How long one attempt may take ("30s", a timedelta, seconds).
-        retries: How often an attempt that crashed or was too slow is repeated.
+        retries: How often an attempt that failed is repeated, if that does no harm; see `Tool`.
         parallel_safe: Whether it may run beside the other calls of a turn.
         read_only: Whether it changes nothing. After a crash, a call that was under way runs again.
         idempotent: Whether the same call has its effect once, however often it runs with the same

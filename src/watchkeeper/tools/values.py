@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from watchkeeper.core.codec import CodecError, check_size, close, convert, display, json_schema, resolved, unknown_field
-from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
+from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError, WatchkeeperError
 from watchkeeper.core.messages import ImagePart, Part, TextPart
 from watchkeeper.core.text import clipped, error_text
 from watchkeeper.core.type_tags import own_value
@@ -32,6 +32,14 @@ MOST_RESULT_VALUES: Final = 500_000
 
 MOST_RESULT_LEVELS: Final = 150
 """Most levels of values inside values there: fewer than a record may have."""
+
+
+class NothingDoneError(WatchkeeperError):
+    """A tool raises it when it fails before it had any effect, so that the same call may be tried again.
+
+    ``@tool(retries=2)`` repeats such an attempt of every tool. Another failure of a tool that is neither read-only nor
+    idempotent is not repeated, because it may have had its effect.
+    """
 
 
 @own_value("tool_result")

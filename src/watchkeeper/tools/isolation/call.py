@@ -1,8 +1,8 @@
 """Functions and commands that run in a process of their own, which can be killed with all that it started.
 
 From top to bottom: the call of an isolated tool, the parent's end of its process, and a command of this machine. A call
-that has ended leaves no process alive and no descriptor open. The code that runs in the process is in `process_guard`,
-which watches over it, and in `process_worker`, which runs the function.
+that has ended leaves no process alive and no descriptor open. The code that runs in the process is in `guard`,
+which watches over it, and in `worker`, which runs the function.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ToolProcessError, ToolValidationError
 from watchkeeper.core.ids import SYSTEM_IDS
-from watchkeeper.core.text import logger
+from watchkeeper.core.text import bounded_traceback, logger
 from watchkeeper.core.workers import WORKERS, Job, call_in_loop
 from watchkeeper.session.tagging import dump, load
-from watchkeeper.tools.process_guard import KILL, TERMINATE
-from watchkeeper.tools.process_sweep import Lost, environment, sweep
-from watchkeeper.tools.process_worker import MAX_RESULT_BYTES, Order, Reference, Reply, framed, refuse_while_importing
-from watchkeeper.tools.values import MOST_RESULT_VALUES, ToolResult
+from watchkeeper.tools.isolation.guard import KILL, TERMINATE
+from watchkeeper.tools.isolation.sweep import Lost, environment, sweep
+from watchkeeper.tools.isolation.worker import MAX_RESULT_BYTES, Order, Reference, Reply, framed, refuse_while_importing
+from watchkeeper.tools.values import MOST_RESULT_VALUES, NothingDoneError, ToolResult
 
 T = TypeVar("T")
 
@@ -48,6 +48,10 @@ MOST_MARKS: Final = 8 * MOST_RESULT_VALUES
 
 KILL_GRACE_SECONDS: Final = 2.0
 """Default of the seconds between TERM and KILL."""
+
+
+class NothingDoneThereError(ToolProcessError, NothingDoneError):
+    """The function of an isolated tool raised `NothingDoneError`, or was never called."""
 
 
 class Isolation(msgspec.Struct, frozen=True):
@@ -103,7 +107,7 @@ class ProcessCall:
         try:
             order = codec.encode(Order(self._isolation.reference, self._isolation.spreads, dump(params)))
         except CodecError as error:
-            raise ToolProcessError(f"its arguments cannot be sent to its process: {error}") from error
+            raise NothingDoneThereError(f"its arguments cannot be sent to its process: {error}") from error
         loop = asyncio.get_running_loop()
         self._pipes = ProcessPipes(order, self._isolation.kill_grace)
         dead = partial(call_in_loop, loop, self._dead.set)
@@ -169,8 +173,7 @@ def result_of(ended: ProcessEnd) -> ToolResult[Any]:
     """Return the result that a process sent.
 
     Raises:
-        ToolValidationError: If the function raised it.
-        ToolProcessError: If there is no result.
+        ToolValidationError, ToolProcessError: If the function raised the first, or there is no result.
     """
     if ended.flooded:
         raise ToolProcessError(f"its process sent more than the {MAX_RESULT_BYTES:,} bytes that may leave it")
@@ -189,7 +192,8 @@ def result_of(ended: ProcessEnd) -> ToolResult[Any]:
         raise ToolProcessError(f"what its process returned cannot be read: {error}") from error
     if reply.kind == "invalid":
         raise ToolValidationError(reply.said)
-    raise ToolProcessError(reply.said)
+    failure = NothingDoneThereError if reply.kind == "nothing_done" else ToolProcessError
+    raise failure(reply.said, bounded_traceback(reply.traceback))
 
 
 def _marks(part: bytes) -> int:
@@ -243,7 +247,7 @@ CHUNK_BYTES: Final = 1 << 20
 PATIENCE_SECONDS: Final = 5.0
 """How long after the grace the guard may take until everything is dead; after that the guard counts as dead itself."""
 
-GUARD_FILE: Final = str(Path(__file__).with_name("process_guard.py"))
+GUARD_FILE: Final = str(Path(__file__).with_name("guard.py"))
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
@@ -464,7 +468,7 @@ def unframed(data: bytearray) -> bytes | None:
     return bytes(data[8:]) if len(data) >= 8 and len(data) == size + 8 else None
 
 
-BECOME: Final = Reference("watchkeeper.tools.process_worker", "become")
+BECOME: Final = Reference("watchkeeper.tools.isolation.worker", "become")
 
 
 class CommandEnd(msgspec.Struct, frozen=True):

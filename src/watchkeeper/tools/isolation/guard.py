@@ -112,7 +112,7 @@ def become_worker(path: list[str], order: bytes, result_fd: int) -> None:
         os.dup2(2, 1)
         os.set_inheritable(result_fd, False)
         sys.path[:] = path
-        from watchkeeper.tools.process_worker import work
+        from watchkeeper.tools.isolation.worker import work
 
         work(order, result_fd)
     except BaseException as error:

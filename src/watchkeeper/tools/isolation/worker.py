@@ -22,9 +22,9 @@ import msgspec
 from watchkeeper.core import codec
 from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, ToolDefinitionError, ToolValidationError
-from watchkeeper.core.text import error_text, storable
+from watchkeeper.core.text import error_text, storable, traceback_text
 from watchkeeper.session.tagging import check, dump, load
-from watchkeeper.tools.values import MOST_RESULT_LEVELS, MOST_RESULT_VALUES, ToolResult, as_result
+from watchkeeper.tools.values import MOST_RESULT_LEVELS, MOST_RESULT_VALUES, NothingDoneError, ToolResult, as_result
 
 MAIN: Final = "__main__"
 
@@ -185,11 +185,13 @@ class Reply(msgspec.Struct, frozen=True):
         kind: In one word.
         said: What was wrong, for the model.
         result: The `ToolResult` as typed JSON, if the function returned.
+        traceback: Where the function raised.
     """
 
-    kind: Literal["returned", "invalid", "failed"]
+    kind: Literal["returned", "invalid", "failed", "nothing_done"]
     said: str = ""
     result: Any = None
+    traceback: str = ""
 
 
 def work(order: bytes, result_fd: int) -> None:
@@ -247,7 +249,9 @@ def answer(order: bytes) -> bytes:
     except BaseException as error:
         if isinstance(error, ToolValidationError) and not said:
             return encoded(Reply("invalid", bounded(str(error))))
-        return encoded(Reply("failed", bounded(said + error_text(error))))
+        nothing_done, why = bool(said) or isinstance(error, NothingDoneError), error_text(error)
+        where = traceback_text(error, why)
+        return encoded(Reply("nothing_done" if nothing_done else "failed", bounded(said + why), None, where))
 
 
 def bounded(text: str) -> str:

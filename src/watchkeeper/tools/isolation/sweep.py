@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from watchkeeper.core.clock import SYSTEM_CLOCK
+from watchkeeper.core.trace.place import VARIABLE, traceparent_here
 
 MARK: Final = "_WATCHKEEPER_CALL"
 """Environment variable that holds the ids of the isolated call that a process belongs to, the outermost first."""
@@ -56,8 +57,13 @@ class _Process(msgspec.Struct, frozen=True):
 
 
 def environment(mark: str) -> dict[str, str]:
-    """Return this process's environment with the mark of a call, after those of the calls that it is part of."""
-    return {**os.environ, MARK: "/".join(filter(None, (os.environ.get(MARK), mark)))}
+    """Return this process's environment with the mark of a call, after those of the calls that it is part of.
+
+    It also names the place in the trace, for what the call starts.
+    """
+    here = traceparent_here()
+    traced = {} if here is None else {VARIABLE: here}
+    return {**os.environ, **traced, MARK: "/".join(filter(None, (os.environ.get(MARK), mark)))}
 
 
 def sweep(lost: Lost) -> None:
