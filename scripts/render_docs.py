@@ -10,22 +10,48 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
 
 from scripts.render_fronts import PACKAGE, definition_of, fronts, names_of, tree_of, value_of
-from watchkeeper.app.settings import ACCOUNT, CONTEXT_FULL, FIELDS, STORE_FAILURE, TEXTS
+from watchkeeper import Agent, Limits, tool
+from watchkeeper.app.settings import ACCOUNT, CONTEXT_FULL, DURABILITY, FIELDS, STORE_FAILURE, TEXTS
+from watchkeeper.cli.console import row_of
+from watchkeeper.cli.live.drawing import lines_of
+from watchkeeper.cli.live.state import Follower
 from watchkeeper.core import errors
+from watchkeeper.core.clock import TestClock
 from watchkeeper.kernel.turn_machine import mermaid
+from watchkeeper.models import Call, Say, ScriptedModel
+from watchkeeper.session.log import Envelope
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "watchkeeper"
 REGION = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
-RUN_COMMAND = "from watchkeeper.cli.main import app; app(prog_name='watchkeeper')"
+COMMANDS = ("", "run", "account", "runs", "show", "report", "compare", "tail", "observe", "resume", "cancel", "store")
+PRINT_HELPS = """
+import contextlib, io, json, sys
+from watchkeeper.cli.main import app
+
+texts = {}
+for command in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+        app([*command.split(), "--help"], prog_name="watchkeeper")
+    texts[command] = printed.getvalue()
+print(json.dumps(texts))
+"""
+"""Prints what ``--help`` of each command prints, as JSON; given the commands."""
 WIDTH = "100"
 
 
@@ -59,7 +85,7 @@ def events() -> str:
 def registered_events() -> Iterator[tuple[str, str, str, str]]:
     """Yield tag, class, module and first sentence of each event type in the source."""
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if not isinstance(node, ast.ClassDef):
                 continue
             for mark in node.decorator_list:
@@ -112,6 +138,9 @@ def settings() -> str:
     texts = {name: f"`Limits.{name}`" if name in ACCOUNT else f"the {name}" for name in TEXTS}
     texts[CONTEXT_FULL] = "what happens when the context is full"
     texts[STORE_FAILURE] = "what happens when the store fails"
+    texts[DURABILITY] = "what the record of a run survives"
+    texts["notify"] = "a command or an address that is told about runs"
+    texts["notify_on"] = "what it is told of, for example `warning,80%,failed,end`"
     texts["on_ask"] = "what happens to a call about which a person is to be asked, where nobody answers"
     texts["ask_expires"] = "`Park.expires`, with `on_ask` park"
     texts["on_expiry"] = "`Park.then`, with `on_ask` park"
@@ -124,22 +153,52 @@ def rooms() -> str:
     lines = ["| module | what is in it |", "|---|---|"]
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
-        head = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        head = ast.get_docstring(tree_of(path))
         if "/" in name and path.name != "__init__.py" and head is not None:
             said = " ".join(head.partition("\n\n")[0].split())
             lines.append(f"| `{name}` | {said} |")
     return "\n".join(lines) + "\n"
 
 
-def help_of(*command: str) -> str:
-    """Return what ``--help`` of a command prints in a plain terminal of fixed width."""
+def live_view() -> str:
+    """Return what the live view shows of a scripted run at one moment, in 80 columns."""
+    clock = TestClock(datetime(2026, 11, 23, 14, tzinfo=UTC))
+    follower = Follower(clock, lambda moment: moment)
+    seen: list[str] = []
+
+    async def take(run_id: UUID, envelope: Envelope) -> None:
+        follower.take(run_id, envelope.event)
+
+    @tool
+    async def count(shelf: int) -> str:
+        """Count what stands on a shelf."""
+        await clock.sleep(40)
+        if shelf == 6 and (view := follower.seen()) is not None:
+            seen.extend(row_of(line, 80, colours=False) for line in lines_of(view, 80))
+        return "12"
+
+    steps: list[Any] = [*(Call("count", {"shelf": shelf}) for shelf in range(1, 8)), Say("84")]
+    limits = Limits(deadline="15m", max_total_tokens=6_000, max_steps=40)
+    shop = Agent(ScriptedModel(steps), "Count.", str, tools=[count], limits=limits, name="stock")
+    shop.run("Count the stock.", on_record=take, on_open=follower.opened, clock=clock, store=None)
+    return "\n".join(["```text", *seen, "```", ""])
+
+
+def help_of(command: str) -> str:
+    """Return what ``--help`` of a command prints; the empty one is that of all commands."""
+    text = "\n".join(line.rstrip() for line in helps()[command].splitlines()).strip("\n")
+    return f"```text\n{text}\n```\n"
+
+
+@cache
+def helps() -> dict[str, str]:
+    """Return what ``--help`` of each command prints in a plain terminal of fixed width, all from one process."""
     colours = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TERMINAL_WIDTH")
     env = {name: value for name, value in os.environ.items() if name not in colours}
     env |= {"COLUMNS": WIDTH, "NO_COLOR": "1", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"}
-    words = [sys.executable, "-c", RUN_COMMAND, *command, "--help"]
+    words = [sys.executable, "-c", PRINT_HELPS, json.dumps(COMMANDS)]
     done = subprocess.run(words, env=env, capture_output=True, encoding="utf-8", check=True)
-    text = "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
-    return f"```text\n{text}\n```\n"
+    return msgspec.json.decode(done.stdout, type=dict[str, str])
 
 
 RENDERERS: Mapping[str, Callable[[], str]] = {
@@ -150,14 +209,8 @@ RENDERERS: Mapping[str, Callable[[], str]] = {
     "rooms": rooms,
     "settings": settings,
     "public-names": public_names,
-    "help": help_of,
-    "help-run": lambda: help_of("run"),
-    "help-account": lambda: help_of("account"),
-    "help-runs": lambda: help_of("runs"),
-    "help-show": lambda: help_of("show"),
-    "help-observe": lambda: help_of("observe"),
-    "help-resume": lambda: help_of("resume"),
-    "help-store": lambda: help_of("store"),
+    **{f"help-{command}".rstrip("-"): partial(help_of, command) for command in COMMANDS},
+    "live-view": live_view,
 }
 
 

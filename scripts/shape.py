@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCE: Final = ROOT / "src" / "watchkeeper"
@@ -214,10 +214,11 @@ def describe_circle(circle: Sequence[str], graph: Graph) -> str:
 def compared_lines(text: str) -> list[tuple[int, str]]:
     """Return the lines that are compared, with their numbers.
 
-    White space is folded. Blank, comment, docstring and import lines and lone punctuation are passed over.
+    White space is folded. Blank, comment, docstring and import lines and lone punctuation are passed over; so is the
+    table of a front (``public_names``), which ``render_fronts.py`` writes from its imports.
     """
     tree = ast.parse(text)
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom) or is_front(node)]
     texts = [node for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
     skipped: set[int] = set()
     for node in (*imports, *texts):
@@ -228,6 +229,12 @@ def compared_lines(text: str) -> list[tuple[int, str]]:
         for number, line in folded
         if number not in skipped and not line.startswith("#") and re.search(r"\w", line)
     ]
+
+
+def is_front(node: ast.AST) -> TypeGuard[ast.Assign]:
+    """Return whether a statement is the table of the public names of a front."""
+    call = node.value if isinstance(node, ast.Assign) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "public_names"
 
 
 def duplicates(files: Mapping[str, str], least: int = SAME_LINES) -> list[Same]:
@@ -268,14 +275,18 @@ def places(found: Iterable[Same]) -> set[Span]:
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 
+PUBLIC: Final = frozenset({"_exit", "_replace"})
+"""Documented names of the standard library: of `os`, and of every named tuple."""
+
+
 def private_reads(text: str) -> int:
-    """Count the reads of an attribute ``_name`` of anything but ``self`` and ``cls``; ``os._exit`` is public."""
+    """Count the reads of an attribute ``_name`` of anything but ``self`` and ``cls``; those of `PUBLIC` are none."""
     return sum(
         isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Load)
         and node.attr.startswith("_")
         and not node.attr.endswith("__")
-        and node.attr != "_exit"
+        and node.attr not in PUBLIC
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
         for node in ast.walk(ast.parse(text))
     )

@@ -143,7 +143,7 @@ class Receipt:
     filed_in: Literal["billing", "delivery", "returns", "technical", "account", "other", "nowhere"]
 
 
-@tool
+@tool(idempotent=True)
 def read_message(path: Annotated[str, about("as you were given it", 120)], *, context: ToolContext) -> ToolResult[str]:
     """Read the message. Do this first."""
     name = PurePosixPath(path).name
@@ -157,7 +157,7 @@ def read_message(path: Annotated[str, about("as you were given it", 120)], *, co
     return ToolResult.ok(body, "\n".join([*head, "", body]))
 
 
-@tool
+@tool(idempotent=True)
 def look_up(
     order: Annotated[str, about("the LM- number that the message names, else empty", 12)],
     *,
@@ -180,7 +180,7 @@ def look_up(
     return ToolResult.ok(sender, "\n".join([f"Customer: {customer or 'unknown'}. Order: {bought}.", *clues]))
 
 
-@tool
+@tool(idempotent=True)
 def file_record(
     wants: Annotated[str, about("their request now", pattern="^They want us to [a-zA-Z0-9 -]{10,60}$")],
     quote: Annotated[str, about("the words of the message in which they ask for it, copied exactly", 100)],
