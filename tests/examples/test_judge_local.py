@@ -60,11 +60,11 @@ def test_an_agent_that_stops_early_is_sent_back_by_the_local_judge_and_then_fini
         key="fruits",
         sections=(task,),
         task_completion_checker=LLMCompletionVerifier(),
-        nested_execution_config=NestedExecutionConfig(max_nested_duration="4m"),
+        nested_execution_config=NestedExecutionConfig(max_nested_duration="9m"),
     )
     model: Any = Hasty(LocalModel())
     try:
-        result = run(template, model=model, limits=Limits(deadline="10m", max_total_tokens=50_000), store=None)
+        result = run(template, model=model, limits=Limits(deadline="20m", max_total_tokens=50_000), store=None)
     finally:
         asyncio.run(model.close())
 
