@@ -79,7 +79,7 @@ class Held:
 
 
 class AfterItBegan(TestClock):
-    """A clock on which the time of a plain call is over as soon as its work says that it has begun, and never before."""
+    """A clock on which the time of a plain call is over when its work says that it has begun, and never before."""
 
     def __init__(self) -> None:
         super().__init__()
