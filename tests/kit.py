@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ __all__ = [
     "Slow",
     "agent",
     "always_down",
+    "busy_seconds",
     "answers",
     "children",
     "collect_garbage",
@@ -227,6 +229,22 @@ def question(text: str = "What do you think?", *, key: str = "question", tools: 
     """Return a prompt that is answered in plain text."""
     section = MarkdownSection(title="Question", key="question", template=text, tools=tuple(tools))
     return Prompt(PromptTemplate[str](ns="tests", key=key, sections=(section,)))
+
+
+# --- what takes long --------------------------------------------------------------------------------------------------
+
+
+def busy_seconds(act: Callable[[], object]) -> float:
+    """Return for how long an act keeps a processor busy; other threads and the collector do not count."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        began = time.thread_time()
+        act()
+        return time.thread_time() - began
+    finally:
+        if was_on:
+            gc.enable()
 
 
 # --- what is left behind ----------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Gathered:
 
     def __call__(self, batch: Sequence[int]) -> None:
         self.began.set()
-        assert self.open.wait(10)
+        assert self.open.wait(60)
         self.threads.add(threading.current_thread().name)
         self.batches.append(list(batch))
 
@@ -49,7 +49,7 @@ class Gathered:
 
 async def began(gathered: Gathered) -> None:
     """Wait until a delivery is under way."""
-    assert await asyncio.to_thread(gathered.began.wait, 10)
+    assert await asyncio.to_thread(gathered.began.wait, 60)
 
 
 async def test_items_arrive_in_order_on_a_worker_thread() -> None:
@@ -119,7 +119,7 @@ async def test_an_item_put_from_a_thread_is_delivered_without_anybody_else() -> 
         for number in range(300):
             arrived.clear()
             listener.put(number)
-            if not arrived.wait(10):
+            if not arrived.wait(60):
                 return False
         return True
 
@@ -186,7 +186,7 @@ async def test_a_slow_listener_is_left_behind_and_that_is_logged(caplog: pytest.
     assert "listener.late" in caplog.text
     assert "undelivered=1" in caplog.text
     gathered.open.set()
-    await listener.close()
+    assert await listener.drained(60)
     assert gathered.items == [1, 2]
 
 
@@ -388,7 +388,7 @@ async def test_a_block_that_is_cancelled_while_it_opens_leaves_no_file_open(
         def __init__(self, *where: Any, **how: Any) -> None:
             super().__init__(*where, **how)
             task.get_loop().call_soon_threadsafe(task.cancel)
-            assert made.wait(10)
+            assert made.wait(60)
 
         def shutdown(self) -> None:
             super().shutdown()

@@ -12,7 +12,7 @@ from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.containment.record import Outcome
-from watchkeeper.core.clock import Clock
+from watchkeeper.core.clock import Clock, TestClock
 from watchkeeper.core.usage import NANOS_PER_USD, TokenUsage
 
 TOOL = CallRequest("tool", "look")
@@ -76,6 +76,19 @@ class Held:
         self.begun.set()
         await self.let_go.wait()
         return self.value
+
+
+class AfterItBegan(TestClock):
+    """A clock on which the time of a plain call is over when its work says that it has begun, and never before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+
+    def wait(self, event: threading.Event, seconds: float | None) -> None:
+        """Let the time pass, once the work has begun."""
+        assert self.begun.wait(60)
+        self.advance(seconds or 0.0)
 
 
 async def started(coroutine: Awaitable[Outcome[Any]]) -> asyncio.Task[Outcome[Any]]:

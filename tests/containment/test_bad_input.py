@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.containment.gates import dollars, until_other_thread
+from tests.containment.gates import AfterItBegan, dollars, until_other_thread
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.containment import (
@@ -471,13 +471,14 @@ def test_contexts_that_stand_apart_count_each_what_passes_it_and_stop_by_themsel
 
 
 def test_a_late_result_of_bad_work_is_recorded_and_nothing_is_lost() -> None:
-    go_on = threading.Event()
+    clock, go_on = AfterItBegan(), threading.Event()
 
     def work() -> None:
+        clock.begun.set()
         go_on.wait(60)
         raise UnspeakableError
 
-    with ExecutionContext(config()) as ctx:
+    with ExecutionContext(config(), clock=clock) as ctx:
         outcome = ctx.call_tool(work, WrapOptions("slow", cost_estimate_hint=0.2, timeout_ms=20))
         assert outcome.stop_reason == "call_timeout"
         go_on.set()

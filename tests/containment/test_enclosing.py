@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.containment.gates import AfterItBegan
 from tests.kit import collect_garbage
 from watchkeeper.accounting.ledger import MemoryLedger
 from watchkeeper.accounting.limits import Limits
@@ -139,16 +140,17 @@ def test_a_call_that_overruns_its_time_takes_along_what_was_opened_in_it(
     open_below: Callable[[ExecutionContext], ExecutionContext],
 ) -> None:
     opened: list[ExecutionContext] = []
-    over = threading.Event()
+    clock, over = AfterItBegan(), threading.Event()
 
     def work() -> None:
         opened.append(open_below(outer))
         opened[0].cancellation.on_cancel(lambda _: over.set())
-        over.wait(10)
+        clock.begun.set()
+        over.wait(60)
 
-    with ExecutionContext(config()) as outer:
+    with ExecutionContext(config(), clock=clock) as outer:
         assert outer.call_tool(work, WrapOptions(timeout_ms=30)).stop_reason == "call_timeout"
-        assert over.wait(10)
+        assert over.wait(60)
         assert opened[0].call_llm(lambda: None).stop_reason == "aborted"
         assert outer.stop is None
         opened[0].close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.containment.gates import until_other_thread
+from tests.containment.gates import AfterItBegan, until_other_thread
 from watchkeeper.containment.config import ExecutionConfig, WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import CALL_TIMEOUT, Ticket
@@ -151,22 +151,17 @@ def test_a_charge_after_the_end_of_the_call_is_refused() -> None:
 
 @pytest.mark.spec("EC-018")
 def test_work_that_the_gate_has_let_go_of_may_charge_until_it_ends() -> None:
-    begun, go_on = threading.Event(), threading.Event()
+    clock, go_on = AfterItBegan(), threading.Event()
     tickets: list[Ticket] = []
 
     def slow(ticket: Ticket) -> str:
         tickets.append(ticket)
-        begun.set()
+        clock.begun.set()
         go_on.wait(30)
         ticket.charge(0.25)
         return "late"
 
-    class AfterItBegan(TestClock):
-        def wait(self, event: threading.Event, seconds: float | None) -> None:
-            assert begun.wait(30)
-            self.advance(seconds or 0)
-
-    with ExecutionContext(PLENTY, clock=AfterItBegan()) as ctx:
+    with ExecutionContext(PLENTY, clock=clock) as ctx:
         slow_call = WrapOptions("ask", cost_estimate_hint=0.1, timeout_ms=10)
         assert ctx.wrap_llm_call(slow, slow_call) is Decision.RETRY
         assert ctx.get_snapshot().cost_usd_accumulated == 0.1

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit import Call, Calls, Report, Say, ScriptedModel, agent, events, outcomes, play, reason, step, tool_texts
 from watchkeeper.accounting.limits import Landing, Limits
-from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
+from watchkeeper.core.clock import TestClock
 from watchkeeper.core.errors import LimitsError, ProviderError, ThrottleError, UnpricedModelError
 from watchkeeper.core.ids import RandomIds
 from watchkeeper.core.messages import ImagePart
@@ -156,14 +156,15 @@ async def test_calls_behind_the_deadline_are_answered_without_being_run() -> Non
 @pytest.mark.spec("DL-012")
 async def test_a_sync_tool_that_hangs_does_not_hang_the_run() -> None:
     """The run returns at its deadline; the thread goes on alone, and what it writes then is refused."""
-    release = threading.Event()
+    begun, release, over = threading.Event(), threading.Event(), threading.Event()
     late: list[str] = []
-    over = threading.Event()
+    clock = TestClock()
 
     @tool
     def hang(*, context: ToolContext) -> str:
         """Wait for the end of the test."""
-        release.wait(30)
+        begun.set()
+        release.wait(60)
         try:
             context.session[Report].append(Report(1))
         except Exception as error:
@@ -171,11 +172,15 @@ async def test_a_sync_tool_that_hangs_does_not_hang_the_run() -> None:
         over.set()
         return "late"
 
-    result = await play(agent(hang), [Call("hang")], Limits(deadline="50ms", landing=None), clock=SYSTEM_CLOCK)
+    limits = Limits(deadline="1m", landing=None)
+    running = asyncio.create_task(play(agent(hang), [Call("hang")], limits, clock=clock))
+    assert await asyncio.to_thread(begun.wait, 60)
+    clock.advance(60)
+    result = await running
     assert outcomes(result) == [("hang", "deadline")]
     assert reason(result) == "timeout"
     release.set()
-    assert await asyncio.to_thread(over.wait, 10)
+    assert await asyncio.to_thread(over.wait, 60)
     assert late == ["SessionError"]
     assert result.session[Report].latest() is None
 

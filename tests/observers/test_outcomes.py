@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.corpus.corpus import event_of
 from tests.corpus.trace import TracedCall
+from tests.kit import busy_seconds
 from watchkeeper.observers.questions import READ_CHARS, read_line
 from watchkeeper.observers.reading import Reading, Readings, read_call, readings_of, tokens_of
 from watchkeeper.prompt.observer import ObserverContext
@@ -161,9 +162,7 @@ def test_no_call_takes_long_to_read(piece: str) -> None:
     ],
 )
 def test_no_text_that_was_made_for_it_takes_long_to_read(arguments: Any, result: str) -> None:
-    begin = time.process_time()
-    read(arguments, result)
-    assert time.process_time() - begin < 1
+    assert busy_seconds(lambda: read(arguments, result)) < 1
 
 
 HOSTILE = (
@@ -176,6 +175,7 @@ HOSTILE = (
 
 @pytest.mark.parametrize("head", ["", "x", "rc=1 ", "git commit ", "error: "])
 def test_texts_of_any_piece_are_read_in_a_short_time_wherever_they_stand(head: str) -> None:
+    found = list[Reading]()
     for piece in HOSTILE:
         for size in (290, 4000):
             text = f"{head}{piece * (size // len(piece))}!"
@@ -184,9 +184,10 @@ def test_texts_of_any_piece_are_read_in_a_short_time_wherever_they_stand(head: s
                 ({"content": "x"}, text, False),
                 ({"command": text, "content": text, "q": text, "value": text}, "ok", True),
             ):
-                begin = time.process_time()
-                assert read(arguments, result, success=success).failure.group is not None
-                assert time.process_time() - begin < 0.3, (piece, size)
+                found.clear()
+                look = partial(read, arguments, result, success=success)
+                assert busy_seconds(lambda look=look: found.append(look())) < 0.3, (piece, size)  # type: ignore[misc]
+                assert found[0].failure.group is not None
 
 
 @pytest.mark.parametrize("shut", ["[]", "[{}]"])

@@ -681,7 +681,8 @@ class held_by_another:  # noqa: N801
 class TestFailures:
     @pytest.mark.spec("FR-127")
     def test_a_file_that_is_locked_for_too_long_refuses_and_what_was_spent_is_written_later(self, join: Join) -> None:
-        ledger, other = join(busy_seconds=0.01), join()
+        clock = TestClock(NOON)  # or the thread of the other one would be in the file at times
+        ledger, other = join(clock=clock, busy_seconds=0.01), join(clock=clock)
         account, theirs = opened(ledger, max_cost_usd=1), opened(other, max_cost_usd=1)
         demand = admitted(ledger, account, costing(60 * CENT))
         with held_by_another(ledger.path):

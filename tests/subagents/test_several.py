@@ -170,7 +170,7 @@ async def test_a_conflict_between_siblings_fails_the_later_files_only() -> None:
         """Write a file."""
         assert context.filesystem is not None
         context.filesystem.write_text(path, text)
-        if path == "shared.md":  # each has its own copy before the first hands over
+        if path != "shared.md":  # each has its own copy, of the turn before, when the first hands over
             await all_of_them.wait()
         return "written"
 

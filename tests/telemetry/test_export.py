@@ -24,6 +24,9 @@ TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PATIENT, SHORT = 60.0, 0.2
 """Seconds that the end waits: for a collector that answers, and for one that does not."""
 
+ONCE = "0.7"
+"""Seconds for which the exporters try: once, because they wait 0.8 s at least before they try again."""
+
 
 def ignore(provider: object) -> None:
     """Set no global provider."""
@@ -100,7 +103,7 @@ def test_the_result_as_json_stays_alone_on_standard_output(
 def test_a_collector_that_takes_nothing_is_told_in_one_line(
     command: CommandLine, sent_to: Callable[[Collector], None], monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    monkeypatch.setattr("watchkeeper.telemetry.export.FLUSH_SECONDS", SHORT)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", ONCE)
     with collecting(status) as collector:
         sent_to(collector)
         said = command.run(*GIVEN)
@@ -166,7 +169,7 @@ def test_a_collector_that_is_not_there_fails_nothing_and_is_told_in_a_plain_sent
 ) -> None:
     with collecting() as gone:
         pass
-    monkeypatch.setattr("watchkeeper.telemetry.export.FLUSH_SECONDS", SHORT)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", ONCE)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", gone.url.replace("//", "//user:very-secret-key@"))
     said = command.run(*GIVEN)
     assert said.code == 0
@@ -176,7 +179,7 @@ def test_a_collector_that_is_not_there_fails_nothing_and_is_told_in_a_plain_sent
 
 
 def test_what_answers_but_is_no_collector_is_told(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchkeeper.telemetry.export.FLUSH_SECONDS", SHORT)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", ONCE)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
         closing = threading.Thread(target=close_each, args=(server,), daemon=True)
@@ -203,7 +206,7 @@ def test_each_signal_names_its_own_address(command: CommandLine, monkeypatch: py
     with collecting() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{gone.url}/v1/metrics")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "0.2")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", ONCE)
         said = command.run(*GIVEN)
     told = NOTHING.replace("OTLP_ENDPOINT", "OTLP_METRICS_ENDPOINT")
     assert f"not exported to {gone.url}: the metrics; {told}" in said.out.splitlines()
@@ -228,7 +231,7 @@ def test_a_key_that_a_collector_repeats_is_not_shown(
     value: str,
     repeated: str,
 ) -> None:
-    monkeypatch.setattr("watchkeeper.telemetry.export.FLUSH_SECONDS", SHORT)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", ONCE)
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{variable}", value)
     with collecting(401) as collector:
         collector.reason = f"unknown key {repeated}"

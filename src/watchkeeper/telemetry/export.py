@@ -171,13 +171,14 @@ class _Sending(Session):
         self.hooks["response"].append(beginning_of)
 
     def send(self, request: PreparedRequest, **more: Any) -> Response:
-        """Send a request, and take note of why nothing answered."""
-        self._tally.unanswered = ""
+        """Send a request, and take note of why nothing answered; while it is under way, what was noted before holds."""
         try:
-            return super().send(request, **more)
+            answer = super().send(request, **more)
         except RequestException as error:
             self._tally.unanswered = silence_of(error, self._tally.target.variable)
             raise
+        self._tally.unanswered = ""
+        return answer
 
 
 def silence_of(error: RequestException, variable: str) -> str:
