@@ -377,6 +377,47 @@ class TestLeases:
         assert (account.settled[COST], theirs.settled[COST]) == (26 * CENT, 27 * CENT)
         assert rows(ledger, "SELECT * FROM calls") == []
 
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_what_was_said_by_hand_stays_where_the_process_can_only_presume(self, fails: bool, join: Join) -> None:
+        stopped, clock = TestClock(NOON), TestClock(NOON)
+        paused, other = join(clock=stopped, busy_seconds=0.001), join(clock=clock)
+        account, theirs = opened(paused, max_cost_usd=1), opened(other, max_cost_usd=1)
+        demand = admitted(paused, account, costing(40 * CENT))
+        clock.advance(60)
+        call, booked = str(UUID(int=demand.number)), presumed_charge(TokenUsage(), 40 * CENT)
+        settle_by_hand(paused.path, call, 30 * CENT, clock=clock)
+        if fails:
+            with held_by_another(paused.path):
+                paused.settle(demand, booked, True, 0.0)
+            settle(paused, admitted(paused, account, costing(CENT)), 0)
+        else:
+            paused.settle(demand, booked, True, 0.0)  # its connection was cut while it was paused
+        settle(other, admitted(other, theirs, costing(CENT)), 0)
+        assert usage_of(theirs).cost_nanos == account.settled[COST] == 30 * CENT
+        assert usage_of(theirs).presumed == usage_of(account).presumed == NOTHING_PRESUMED
+        assert rows(paused, "SELECT id, cost_nanos, state FROM calls") == [(call, 30 * CENT, "corrected")]
+        paused.correct(demand, booked, Charge(cost_nanos=25 * CENT), 0.0)
+        settle(other, admitted(other, theirs, costing(CENT)), 0)
+        assert usage_of(theirs).cost_nanos == account.settled[COST] == 25 * CENT
+        assert rows(paused, "SELECT * FROM calls") == []
+
+    def test_the_truth_counts_once_where_what_was_presumed_before_it_was_never_written(self, join: Join) -> None:
+        stopped, clock = TestClock(NOON), TestClock(NOON)
+        paused, other = join(clock=stopped, busy_seconds=0.001), join(clock=clock)
+        account, theirs = opened(paused, max_cost_usd=1), opened(other, max_cost_usd=1)
+        demand = admitted(paused, account, costing(40 * CENT))
+        clock.advance(60)
+        settle_by_hand(paused.path, str(UUID(int=demand.number)), 30 * CENT, clock=clock)
+        booked = presumed_charge(TokenUsage(), 40 * CENT)
+        with held_by_another(paused.path):
+            paused.settle(demand, booked, True, 0.0)
+            paused.correct(demand, booked, Charge(cost_nanos=25 * CENT), 0.0)
+        settle(paused, admitted(paused, account, costing(CENT)), 0)
+        settle(other, admitted(other, theirs, costing(CENT)), 0)
+        assert usage_of(theirs).cost_nanos == account.settled[COST] == 25 * CENT
+        assert usage_of(theirs).presumed == NOTHING_PRESUMED
+        assert rows(paused, "SELECT * FROM calls") == []
+
     def test_what_is_presumed_is_written_later_where_the_file_cannot_be_used(self, join: Join) -> None:
         clock = TestClock(NOON)
         ledger = join(clock=clock, busy_seconds=0.001)

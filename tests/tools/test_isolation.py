@@ -29,6 +29,7 @@ from watchkeeper.core.ids import root_run_context
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import CallInfo, ToolContext, ToolScope
 from watchkeeper.tools.isolation import call as isolation
+from watchkeeper.tools.isolation import sweep as sweeping
 from watchkeeper.tools.isolation.call import ProcessCall, ProcessEnd, ProcessPipes, result_of, unframed
 from watchkeeper.tools.isolation.guard import TERMINATE
 from watchkeeper.tools.isolation.worker import MAX_RESULT_BYTES, framed
@@ -449,3 +450,25 @@ def test_a_message_is_whole_only_with_its_last_byte() -> None:
 def test_the_names_of_signals_are_told() -> None:
     with pytest.raises(ToolProcessError, match="its process was killed by SIGSEGV before"):
         result_of(ProcessEnd(None, -11, ""))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found on Linux only")
+def test_a_process_that_was_stopped_is_killed_although_it_has_another_parent_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guard, left = 5, 10  # numbers that no process has here: all that the system says is replaced
+    signals: list[int] = []
+
+    def look(number: int) -> Any:
+        if number == guard:
+            return sweeping._Process(guard, 3, "Z", 1, guard, guard)
+        parent = guard if not signals else 1  # the guard's end came between the two looks
+        return sweeping._Process(left, 7, "S", parent, left, left) if SIGKILL not in signals else None
+
+    monkeypatch.setattr(sweeping, "_numbers", lambda: [guard, left])
+    monkeypatch.setattr(sweeping, "_look", look)
+    monkeypatch.setattr(sweeping, "_signal", lambda process, number: signals.append(number))
+    monkeypatch.setattr(sweeping, "_belongs", lambda lost, process: False)
+    monkeypatch.setattr(os, "killpg", lambda group, number: None)
+    sweeping.sweep(sweeping.Lost(guard, None, "mark"))
+    assert signals == [SIGSTOP, SIGKILL]

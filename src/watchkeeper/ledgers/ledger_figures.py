@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -62,11 +62,13 @@ class EndedCall:
         call: Its id.
         booked: By count, what this process believes is booked for it.
         days: By name, the day for which it counts.
+        presumed: By count, what it is charged if that is presumed; None if it is the real charge.
     """
 
     call: str
     booked: tuple[int, ...]
     days: Mapping[str, str]
+    presumed: tuple[int, ...] | None
 
 
 class Figures:
@@ -111,7 +113,7 @@ class Figures:
         self._released: list[tuple[str, list[int]]] = []
         self._calls: dict[Demand, list[CallRow]] = {}
         self._begun: dict[Demand, list[CallRow]] = {}
-        self._ended: list[EndedCall] = []
+        self._ended: dict[str, EndedCall] = {}
         self._renewed_at = self._asked_for_dead_at = -math.inf
         self._version = 0, 0
         self._spans: weakref.WeakKeyDictionary[Account, tuple[str, str]] = weakref.WeakKeyDictionary()
@@ -184,9 +186,14 @@ class Figures:
         left = charge.presumed is not NOTHING_PRESUMED and charge.presumed.tokens == charge.tokens
         if not (known or left):
             return
-        if known and self._begun.pop(demand, None) is None:
-            before = NOTHING_BOOKED if booked is None else booked_by(booked)
-            self._ended.append(EndedCall(id_of(demand), before, days_of(shared, demand)))
+        if known:
+            call, is_written = id_of(demand), self._begun.pop(demand, None) is None
+            presumed = booked_by(charge) if left else None
+            if call in self._ended:  # not written yet: what the file has of it is what it had before that
+                self._ended[call] = replace(self._ended[call], presumed=presumed)
+            elif is_written:
+                before = NOTHING_BOOKED if booked is None else booked_by(booked)
+                self._ended[call] = EndedCall(call, before, days_of(shared, demand), presumed)
         if left:
             tokens = charge.tokens
             amounts = charge.cost_nanos or 0, tokens.input_tokens, tokens.output_tokens
@@ -195,11 +202,15 @@ class Figures:
     def _take_back(self) -> None:
         """Undo the presumed bookings for calls of this process, made when it seemed to be dead."""
         file, now = self.file, self._now.timestamp()
-        for ended in self._ended:
+        for ended in self._ended.values():
             for name, day in ended.days.items():
                 row = file.end_call(ended.call, name)
                 if row is not None:
-                    change = [believed - found for believed, found in zip(ended.booked, row.booked(), strict=True)]
+                    booked: Sequence[int] = row.booked()
+                    if row.state == "corrected" and ended.presumed is not None:
+                        file.begin_call(row)  # what a person has said stays: a presumption knows no better
+                        booked = ended.presumed
+                    change = [believed - found for believed, found in zip(ended.booked, booked, strict=True)]
                     file.add_used(name, day, change, False, now)
                     self._spans.clear()
         if self._calls and self._is_due and not file.has_lease(self._holder):

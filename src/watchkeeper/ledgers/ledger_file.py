@@ -162,6 +162,7 @@ _HOLD: Final = f"""
     INSERT OR REPLACE INTO reserved (name, holder, {_KEPT}, moving) VALUES ({", ".join("?" * (len(RESERVED) + 3))})
     """  # noqa: S608
 _CALL: Final = "INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_NEW_CALL: Final = _CALL.replace("REPLACE", "IGNORE")
 
 
 State = Literal["running", "lost", "left", "corrected"]
@@ -427,8 +428,11 @@ class LedgerFile:
     # --- calls whose real charge is not known -------------------------------------------------------------------------
 
     def begin_call(self, row: CallRow) -> None:
-        """Note the worst case of a call that begins, or what was booked for one that was left behind."""
-        self._used.execute(_CALL, row)
+        """Note the worst case of a call that begins, or what was booked for one that was left behind.
+
+        What is known of that call already stays: a person may have said what it came to.
+        """
+        self._used.execute(_NEW_CALL, row)
 
     def end_call(self, call: str, name: str) -> CallRow | None:
         """Delete a call whose real charge is now known; return its row if something was booked for it here."""

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+from collections.abc import Set
 from contextlib import suppress
 from typing import Final
 
@@ -71,7 +72,7 @@ def sweep(lost: Lost) -> None:
     if sys.platform == "linux":
         over_at = SYSTEM_CLOCK.monotonic() + SWEEP_SECONDS
         stopped: set[tuple[int, int]] = set()
-        while (found := _members(lost)) and SYSTEM_CLOCK.monotonic() < over_at:
+        while (found := _members(lost, stopped)) and SYSTEM_CLOCK.monotonic() < over_at:
             fresh = [each for each in found if (each.number, each.began) not in stopped]
             for each in fresh or found:
                 _signal(each, signal.SIGSTOP if fresh else signal.SIGKILL)
@@ -82,8 +83,14 @@ def sweep(lost: Lost) -> None:
                 os.killpg(group, signal.SIGKILL)
 
 
-def _members(lost: Lost) -> list[_Process]:
-    """Return the processes of a call that are alive, without its guard."""
+def _members(lost: Lost, known: Set[tuple[int, int]]) -> list[_Process]:
+    """Return the processes of a call that are alive, without its guard.
+
+    Args:
+        lost: The call.
+        known: Numbers and beginnings of those that were found before. When their guard dies, the system gives them
+            another parent, so perhaps nothing shows any more that they belong to the call.
+    """
     everything = {number: found for number in _numbers() if (found := _look(number)) is not None}
     members: dict[int, _Process] = {}
     for process in everything.values():
@@ -92,7 +99,7 @@ def _members(lost: Lost) -> list[_Process]:
         above: _Process | None = process
         while above is not None and above.number != lost.guard and above.number not in members:
             above = everything.get(above.parent)
-        if above is not None or _belongs(lost, process):
+        if above is not None or (process.number, process.began) in known or _belongs(lost, process):
             members[process.number] = process
     return list(members.values())
 
