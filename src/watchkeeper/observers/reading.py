@@ -70,11 +70,11 @@ LONGEST_FIELD: Final = 100
 MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys"))
 """Words after which only a duration passes."""
 
-LASTED: Final = re.compile(
-    r"\A\s*[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]"
-    r"|[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]\s*\Z|, [\d.,]+ ?ms(?=\)\s*\Z)"
+LASTED_FIRST: Final = re.compile(r"\A\s*[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]")
+LASTED_LAST: Final = re.compile(
+    r"[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]\s*\Z|, [\d.,]+ ?ms(?=\)\s*\Z)"
 )
-"""How long a call lasted, or when it was made, at an edge of its result."""
+"""How long a call lasted, or when it was made, at the beginning and at the end of its result."""
 
 UNITS: Final = re.compile(r"[\d.,]+ ?(?:ns|µs|us|ms|msec)|\d+[.,]\d+ ?(?:s|secs?|seconds?)")
 FOLLOWED: Final = frozenset(("exit", "code", "status", "exit_code", "returncode", "exitcode", "rc"))
@@ -408,7 +408,12 @@ def result_of(text: str, question: Question) -> str:
         place = text.find(raw, 0, len(raw) + 8)
         if raw and place >= 0:
             text = text[place + len(raw) :]
-    return LASTED.sub("", bounded(text))
+    text = bounded(text)
+    first = LASTED_FIRST.match(text)
+    text = text[first.end() :] if first else text
+    bare = text.rstrip()
+    is_closed = bare.endswith((")", "]")) and (bare[-2:-1] == "s" or bare[-2:-1].isdecimal())
+    return LASTED_LAST.sub("", text) if is_closed else text  # a search through all of it, which few results need
 
 
 def tokens_of(text: str) -> list[str]:
