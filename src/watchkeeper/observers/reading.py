@@ -14,7 +14,7 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -40,16 +40,19 @@ from watchkeeper.tools.context import ToolInvoked, error_message, is_success
 
 TOKEN: Final = re.compile(
     r"[ \t\r\"':,;.()<>=/|*#!?@&^~$%+]{0,20}+"  # what is between, skipped at once
-    r"(?:([a-z\u00aa-\uffff]\w*(?:-\w+)*|[\n{}\[\]]"  # a word, or the end of a row
+    r"(?:([a-z\u00aa-\uffff]\w*+(?:-\w+(?:-\w+)*|)|[\n{}\[\]]"  # a word, or the end of a row
+    r"|[0-9][0-9]{0,8}+(?=[^\w.,:% -]|\Z| (?![smhdµu])|[.,](?!\d))"  # most numbers, for speed; all others come below
     # a day, a number with what belongs to it, if it is none of those below
-    r"|(?!\d{4}-\d\d-\d\d[t ]\d|\d\d?:\d\d:\d|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago\b"
+    r"|(?=[-\d])(?!\d{4}-\d\d-\d\d[t ]\d|\d\d?:\d\d:\d"
+    r"|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago\b"
     r"|\d+h ?\d+m(?: ?\d+s)?\b|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b"
     r"|1\d{9}(?:\d{3})?(?:\.\d+)?\b)(?:\d{4}-\d\d-\d\d|-?\d\d?:\d\d(?!\d)|-?\d+(?:[.,]\d+)*(?: (?:ms|s|sec|seconds|min"
     r"|minutes|µs|us)\b|[\w%]*(?:-\w+)*)))|\\[nrt]"
     # moments, with or without a day; lasting hours and minutes; seconds and milliseconds since 1970
-    r"|\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?|\d\d?:\d\d:\d\d(?:[.,]\d+)?z?"
+    r"|(?=\d)(?:\d{4}-\d\d-\d\d[t ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:z|[+-]\d\d:?\d\d)?"
+    r"|\d\d?:\d\d:\d\d(?:[.,]\d+)?z?"
     r"|\d+(?:\.\d+)? ?(?:s|secs?|seconds?|m|min|minutes?|h|hours?|d|days?) ago\b|\d+h ?\d+m(?: ?\d+s)?\b"
-    r"|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b|1\d{9}(?:\d{3})?(?:\.\d+)?\b)"
+    r"|\d+m ?\d+(?:\.\d+)?s\b|\d+\.\d+ ?s(?:ecs?|econds?)?\b|1\d{9}(?:\d{3})?(?:\.\d+)?\b))"
 )
 """One pass over a result in small letters; what is matched and not kept passes."""
 
@@ -64,17 +67,18 @@ PASSING_FIELD: Final = re.compile(
 )
 """Words after which a number, or a code, differs by itself."""
 
+UUID_CHARS: Final = 36
 LONGEST_FIELD: Final = 100
 """A longer word is no name of such a field."""
 
 MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys"))
 """Words after which only a duration passes."""
 
-LASTED: Final = re.compile(
-    r"\A\s*[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]"
-    r"|[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]\s*\Z|, [\d.,]+ ?ms(?=\)\s*\Z)"
+LASTED_FIRST: Final = re.compile(r"\A\s*[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]")
+LASTED_LAST: Final = re.compile(
+    r"[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]\s*\Z|, [\d.,]+ ?ms(?=\)\s*\Z)"
 )
-"""How long a call lasted, or when it was made, at an edge of its result."""
+"""How long a call lasted, or when it was made, at the beginning and at the end of its result."""
 
 UNITS: Final = re.compile(r"[\d.,]+ ?(?:ns|µs|us|ms|msec)|\d+[.,]\d+ ?(?:s|secs?|seconds?)")
 FOLLOWED: Final = frozenset(("exit", "code", "status", "exit_code", "returncode", "exitcode", "rc"))
@@ -408,7 +412,12 @@ def result_of(text: str, question: Question) -> str:
         place = text.find(raw, 0, len(raw) + 8)
         if raw and place >= 0:
             text = text[place + len(raw) :]
-    return LASTED.sub("", bounded(text))
+    text = bounded(text)
+    first = LASTED_FIRST.match(text)
+    text = text[first.end() :] if first else text
+    bare = text.rstrip()
+    is_closed = bare.endswith((")", "]")) and (bare[-2:-1] == "s" or bare[-2:-1].isdecimal())
+    return LASTED_LAST.sub("", text) if is_closed else text  # a search through all of it, which few results need
 
 
 def tokens_of(text: str) -> list[str]:
@@ -419,12 +428,12 @@ def tokens_of(text: str) -> list[str]:
         if token.isalpha():
             kept.append(token)
             before = token
+        elif token in ENDS:
+            kept.append(token)
         elif not token:
             if before and kept and kept[-1] == before and is_passing(before):
                 kept.pop()  # the name of what passes
             before = ""
-        elif token in ENDS:
-            kept.append(token)
         elif token.isdigit():
             if before == "in" and kept and kept[-1] == "[":
                 pass  # the count of a notebook's cells: In [12]
@@ -434,41 +443,57 @@ def tokens_of(text: str) -> list[str]:
                 kept.pop()
             before = token
         else:
-            if not passes(before, token):
-                kept.append(without_codes(token))
+            compound = compound_of(token)
+            if not compound.passes_after(before):
+                kept.append(compound.bare)
             elif kept and kept[-1] == before and is_passing(before):
                 kept.pop()
             before = token
     return kept
 
 
-@lru_cache(maxsize=4096)
-def without_codes(word: str) -> str:
-    """Return a compound word without the parts that are codes: ``worker-7f9c4-x2x9q`` is one ``worker``."""
+class Compound(NamedTuple):
+    """A number, or a word with digits or marks in it.
+
+    Attributes:
+        is_code: Whether it is a hash, an address or the id of a machine.
+        has_digit: Whether a digit stands in it.
+        is_time: Whether it is a time span.
+        bare: The same without the parts that are codes: ``worker-7f9c4-x2x9q`` is one ``worker``.
+    """
+
+    is_code: bool
+    has_digit: bool
+    is_time: bool
+    bare: str
+
+    def passes_after(self, before: str) -> bool:
+        """Return whether it differs at every call by itself if it stands after a word."""
+        if self.is_code or not self.has_digit:
+            return self.is_code
+        return self.is_time if before in MEASURED else is_passing(before)
+
+
+@lru_cache(maxsize=8192)
+def compound_of(token: str) -> Compound:
+    """Return what is to be known of a word that has not only letters, and not only digits."""
+    may_be_code = token.isalnum() or len(token) == UUID_CHARS
+    return Compound(
+        is_code=may_be_code and CODE.fullmatch(token) is not None,
+        has_digit=any(map(str.isdigit, token)),
+        is_time=not token[0].isalpha() and UNITS.fullmatch(token) is not None,
+        bare=_without_codes(token) if "-" in token else token,
+    )
+
+
+def _without_codes(word: str) -> str:
     first, *rest = word.split("-")
-    if not rest or not first:
+    if not first:
         return word
     kept = [part for part in rest if len(part) < 4 or part.isdigit() or not MIXED.search(part)]
     if len(kept) < len(rest):
         kept = [part for part in kept if len(part) < 4 or not part.isdigit()]
     return "-".join([first, *kept])
-
-
-@lru_cache(maxsize=8192)
-def passes(before: str, token: str) -> bool:
-    """Return whether a number, or a word with digits, differs at every call by itself.
-
-    Args:
-        before: The word before it.
-        token: The number or the word.
-    """
-    if CODE.fullmatch(token):
-        return True
-    if not any(map(str.isdigit, token)):
-        return False
-    if before in MEASURED:
-        return UNITS.fullmatch(token) is not None and not token.isdigit()
-    return is_passing(before)
 
 
 @lru_cache(maxsize=2048)
