@@ -13,7 +13,7 @@ export function chosen(rows: readonly Row[], filters: Omit<RunsRoute, "screen">,
     if (filters.model && row.model !== filters.model) return false;
     if (ids !== null && !ids.has(row.run_id)) return false;
     if (words.length === 0) return true;
-    const text = [row.run_id, row.prompt, row.item ?? "", row.model, row.status.words].join(" ").toLowerCase();
+    const text = [row.run_id, row.prompt, row.item ?? "", row.model, row.status.words, row.batch].join(" ").toLowerCase();
     return words.every((word) => text.includes(word));
   });
 }

@@ -100,6 +100,17 @@ export function nodeOf(nodes: readonly CallNode[], run: string, seq: number | nu
   return nodes.find((node) => node.seq === seq && node.run_id === run && !isOpen(node)) ?? null;
 }
 
+/** Says how many calls of models and tools were admitted, those of runs below included. */
+export function madeOf(nodes: readonly CallNode[]): string {
+  const counts = { model: 0, tool: 0 };
+  for (const node of nodes) {
+    const admitted = isOpen(node) || (node.used?.steps ?? 0) > 0;
+    if (admitted && (node.kind === "model" || node.kind === "tool")) counts[node.kind] += 1;
+  }
+  const said = (kind: "model" | "tool"): string => `${counts[kind].toLocaleString("en")} ${kind} ${counts[kind] === 1 ? "call" : "calls"}`;
+  return `${said("model")}, ${said("tool")}`;
+}
+
 export function isOpen(node: CallNode): boolean {
   return (node.end ?? null) === null;
 }

@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
 import { usesOf } from "./amounts";
 import { go, listen, pass } from "./app";
 import { Detail } from "./detail";
-import { follow, nodeOf, presentOf, type Record, recordOf } from "./record";
+import { follow, madeOf, nodeOf, presentOf, type Record, recordOf } from "./record";
 import { hashOf, type RunRoute, TABS } from "./route";
 import { clock, type Span } from "./scale";
 import { askRun } from "./server";
@@ -55,6 +55,7 @@ function Shown({ record, route }: { record: Record; route: RunRoute }): JSX.Elem
   const at = route.at ?? head.focus;
   const here = route.of ? null : at;
   const keys = useMemo(() => head.gauges.map((gauge) => gauge.key), [head]);
+  const made = useMemo(() => madeOf(record.nodes), [record, version]);
   const uses = useMemo(() => usesOf(record.nodes, keys, head.since, head.stretches), [record, version, keys]);
   const selected = useMemo(() => nodeOf(record.nodes, route.of ?? run.run_id, at), [record, version, route.of, at]);
   const entry = useMemo(() => record.entries[here === null ? -1 : placeOf(record.entries, here)] ?? null, [record, version, here]);
@@ -91,7 +92,7 @@ function Shown({ record, route }: { record: Record; route: RunRoute }): JSX.Elem
     listen({
       move: (by) => step(by, false),
       open: () => selected && enter(selected),
-      back: () => go(head.parent_id ? { screen: "run", id: head.parent_id, at: null } : { screen: "runs", is: "", q: "" }),
+      back: () => go(head.above?.run_id ? { screen: "run", id: head.above.run_id, at: null } : { screen: "runs", is: "", q: "" }),
       more: {
         ...Object.fromEntries(TABS.map((tab, place) => [String(place + 1), () => pass({ ...route, tab })])),
         ...Object.fromEntries(TIME_KEYS.map((key) => [key, () => show(spanBy(key, span, now, moment))])),
@@ -111,7 +112,7 @@ function Shown({ record, route }: { record: Record; route: RunRoute }): JSX.Elem
       <div class="panes">
         <section class="left" aria-label="Calls">
           <h2>
-            Calls <span>{record.nodes.reduce((sum, node) => sum + Number(node.kind !== "gate"), 0).toLocaleString("en")}</span>
+            Calls <span>{made}</span>
             <span class="columns">own · with below</span>
           </h2>
           <Tree nodes={record.nodes} version={version} selected={selected} running={run.status.kind === "running"} choose={choose} enter={enter} />
@@ -144,18 +145,21 @@ function Head({ head, now, live }: { head: RunHead; now: number; live: boolean }
   return (
     <header class="runhead">
       <p class="facts">
-        <b>{run.item ?? run.prompt}</b> {run.item !== null && <span>{run.prompt}</span>}
+        <b>{run.item ?? head.name}</b> {run.item !== null && <span>{run.prompt}</span>}
         <StatusWords status={run.status} />
         {running && live && <span class="running">● live</span>}
         <span>{run.model}</span>
         {run.started_at && <span>started {clock(run.started_at, 0)}</span>}
         <span>{run.took}</span>
         <code>{run.run_id}</code>
-        {head.parent_id !== null && <a href={hashOf({ screen: "run", id: head.parent_id, at: null })}>the run above</a>}
+        {head.above?.run_id && <a href={hashOf({ screen: "run", id: head.above.run_id, at: null })}>{head.above.words}</a>}
+        {head.above?.run_id === "" && <span>{head.above.words}</span>}
+        {head.above?.limits && <span>within its limits: {head.above.limits}</span>}
       </p>
       <h1>
         <Shape kind={run.status.kind} /> {head.sentence}
       </h1>
+      {head.never_began && <p class="dim">{head.never_began}</p>}
       {running && head.projections.length > 0 && <p class="ends-at">{endOf(head, now)}</p>}
       {!head.whole && <p class="dim">Reading the record…</p>}
     </header>

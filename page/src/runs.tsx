@@ -24,6 +24,7 @@ export function Runs({ route }: { route: RunsRoute }): JSX.Element {
   const [view, failure] = useView();
   const [at, setAt] = useState(0);
   const rows = useMemo(() => (view === null ? [] : chosen(view.rows, route, view.first)), [view, hashOf(route)]);
+  const batches = useMemo(() => new Map(view?.batches.map((each) => [each.run_id, each.name])), [view]);
   const bars = useMemo(() => (view === null ? null : night(rows, Date.now() / 1000)), [rows]);
   const here = Math.min(at, Math.max(0, rows.length - 1));
   // Before the next key arrives, not after the next paint.
@@ -67,7 +68,7 @@ export function Runs({ route }: { route: RunsRoute }): JSX.Element {
               No run matches. <a href="#/runs">Clear the filters</a>
             </p>
           ) : (
-            <Table rows={rows} at={here} />
+            <Table rows={rows} at={here} batches={batches} />
           )}
         </>
       )}
@@ -110,7 +111,11 @@ function Counts({ view, route }: { view: RunsView; route: RunsRoute }): JSX.Elem
           {runs.toLocaleString("en")} {status.words.charAt(0).toLowerCase() + status.words.slice(1)}
         </button>
       ))}
-      {view.not_begun > 0 && <span class="dim">{view.not_begun.toLocaleString("en")} items never began</span>}
+      {view.batches.filter((batch) => batch.not_begun > 0).map((batch) => (
+        <a key={batch.run_id} href={hashOf({ screen: "run", id: batch.run_id, at: null })}>
+          {batch.not_begun.toLocaleString("en")} of {batch.name} never began
+        </a>
+      ))}
     </p>
   );
 }
@@ -192,7 +197,10 @@ function Selected(): JSX.Element {
 const COLUMNS = ["status", "name", "model", "started", "took", "cost", "tokens", "steps", "time", "advice", "verdict"];
 const HEADS: Record<string, string> = { name: "Agent, item", took: "Duration", advice: "Worst advice" };
 
-function Table({ rows, at }: { rows: readonly Row[]; at: number }): JSX.Element {
+/** By their ids, what runs over many are called. */
+type Names = ReadonlyMap<string, string>;
+
+function Table({ rows, at, batches }: { rows: readonly Row[]; at: number; batches: Names }): JSX.Element {
   const body = useRef<HTMLTableSectionElement>(null);
   const { from, to, show } = useRows(body, rows.length, HIGH);
   const before = useRef(at);
@@ -219,7 +227,7 @@ function Table({ rows, at }: { rows: readonly Row[]; at: number }): JSX.Element 
       <tbody ref={body}>
         {from > 0 && <Space high={from * HIGH} />}
         {rows.slice(from, to).map((row, number) => (
-          <Task key={row.run_id} row={row} place={from + number} here={from + number === at} />
+          <Task key={row.run_id} row={row} place={from + number} batches={batches} here={from + number === at} />
         ))}
         {to < rows.length && <Space high={(rows.length - to) * HIGH} />}
       </tbody>
@@ -238,7 +246,7 @@ function Space({ high }: { high: number }): JSX.Element {
 const VERDICTS: Record<string, string> = { verified: "✓ verified", rejected: "✗ rejected", unverified: "? unverified" };
 const SEVERITIES = { info: "◇", caution: "◈", warning: "◆" } as const;
 
-function Task({ row, place, here }: { row: Row; place: number; here: boolean }): JSX.Element {
+function Task({ row, place, here, batches }: { row: Row; place: number; here: boolean; batches: Names }): JSX.Element {
   return (
     <tr class={here ? "at" : ""} aria-rowindex={place + 2}>
       {exported === null && (
@@ -256,9 +264,9 @@ function Task({ row, place, here }: { row: Row; place: number; here: boolean }):
       </td>
       <td class="name" title={row.prompt}>
         <a href={hashOf({ screen: "run", id: row.run_id, at: null })}>
-          <b>{row.item ?? (row.prompt || row.run_id.slice(0, 8))}</b>
-          {row.item !== null && <span class="dim"> {row.prompt}</span>}
+          <b>{row.item ?? (batches.get(row.run_id) || row.prompt || row.run_id.slice(0, 8))}</b>
         </a>
+        {row.item !== null && <Whole row={row} name={batches.get(row.batch)} />}
       </td>
       <td title={row.model}>{row.model}</td>
       <td title={row.started_at ?? ""}>{started(row.started_at)}</td>
@@ -282,14 +290,25 @@ function Task({ row, place, here }: { row: Row; place: number; here: boolean }):
   );
 }
 
+/** What an item belongs to: the run over many, which a click opens. */
+function Whole({ row, name }: { row: Row; name: string | undefined }): JSX.Element {
+  if (name === undefined) return <span class="dim"> {row.prompt}</span>;
+  return (
+    <a class="whole" href={hashOf({ screen: "run", id: row.batch, at: null })} title="The run over all items">
+      {name}
+    </a>
+  );
+}
+
 function SmallGauge({ gauge }: { gauge: Small }): JSX.Element {
   return (
     <>
       <span class={gauge.reached ? "use reached" : "use"}>
         {gauge.reached && "■ "}
         <b>{gauge.words}</b>
-        <span class="dim"> {gauge.limit ? `/ ${gauge.limit}` : "no limit"}</span>
+        <span class="dim"> {gauge.limit ? `/ ${gauge.limit}` : !gauge.above && "no limit"}</span>
       </span>
+      {gauge.above && <span class="above">of the batch's {gauge.above}</span>}
       {gauge.limit && (
         <svg class={gauge.reached ? "bar reached" : "bar"} viewBox="0 0 100 4" preserveAspectRatio="none" aria-hidden="true">
           <rect class="track" width="100" height="4" />

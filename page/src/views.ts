@@ -35,12 +35,21 @@ export interface Row {
   verdict: string;
   advice: { severity: "info" | "caution" | "warning"; source: string } | null;
   gauges: Small[];
+  batch: string;
+}
+
+/** A run over many items. */
+export interface Batch {
+  run_id: string;
+  name: string;
+  not_begun: number;
 }
 
 export interface Small {
   used: number | null;
   words: string;
   limit: string;
+  above: string;
   reached: boolean;
 }
 
@@ -75,6 +84,7 @@ export interface RunsView {
   sentence: string;
   counts: { status: Status; runs: number }[];
   not_begun: number;
+  batches: Batch[];
   cost: string;
   tokens: number;
   retries: number;
@@ -149,7 +159,8 @@ export interface Stretch {
 
 export interface RunHead {
   run: Row;
-  parent_id: string | null;
+  name: string;
+  above: { run_id: string; words: string; limits: string } | null;
   sentence: string;
   limits: string;
   gauges: Gauge[];
@@ -161,6 +172,7 @@ export interface RunHead {
   projections: Projection[];
   unlisted: string;
   below: Row[];
+  never_began: string;
   focus: number | null;
   answer: string;
   damage: string;

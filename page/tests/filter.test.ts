@@ -18,6 +18,7 @@ function row(run_id: string, key: string, item: string | null = null): Row {
     verdict: "",
     advice: null,
     gauges: [],
+    batch: item === null ? "" : "c3",
   };
 }
 
@@ -28,6 +29,7 @@ test("a status and every word of the search must match", () => {
   expect(chosen(rows, { is: "timeout", q: "" })).toEqual([rows[0]]);
   expect(chosen(rows, { is: "", q: "TRIAGE mail" })).toEqual([rows[1]]);
   expect(chosen(rows, { is: "timeout", q: "mail" })).toEqual([]);
+  expect(chosen(rows, { is: "", q: "c3" })).toEqual([rows[1]]); // by the id of its run over many
   expect(chosen(rows, { is: "", q: "", prompt: "other" })).toEqual([]);
   expect(chosen(rows, { is: "", q: "", model: "openai:gpt-5" })).toEqual(rows);
 });

@@ -8,7 +8,7 @@ function row(after: number, seconds: number | null, kind: "done" | "running" | "
   const status = { kind, words: "", key: kind };
   const started_at = new Date((BEGIN + after) * 1000).toISOString();
   const rest = { prompt: "p", item: null, model: "m", took: "", cost_nanos: 0, tokens: 0, verdict: "", advice: null };
-  return { run_id: String(after), started_at, seconds, status, gauges: [], ...rest };
+  return { run_id: String(after), started_at, seconds, status, gauges: [], batch: "", ...rest };
 }
 
 test("runs that ran at once stand above each other", () => {

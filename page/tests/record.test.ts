@@ -1,6 +1,6 @@
 import { expect, test, vi } from "vitest";
 import { marksOf } from "../src/markers";
-import { follow, nodeOf, recordOf, take } from "../src/record";
+import { follow, madeOf, nodeOf, recordOf, take } from "../src/record";
 import { placeBefore } from "../src/state";
 import { placeOf } from "../src/transcript";
 import type { CallNode, Entry, RunView } from "../src/views";
@@ -19,6 +19,13 @@ test("a call that is told again takes the place of what it was", () => {
   expect(record.nodes.map((node) => node.end)).toEqual([1, 7]);
   expect(record.entries.map((each) => each.seq)).toEqual([1, 2]);
   expect(nodeOf(record.nodes, "r", 6)?.number).toBe(1);
+});
+
+test("calls of models and of tools are counted apart", () => {
+  const kinds = ["model", "tool", "model", "gate", "child"] as const;
+  const calls = kinds.map((kind, number) => call(number, { kind, used: { steps: 1 } }));
+  expect(madeOf([...calls, call(5, { kind: "tool" })])).toBe("2 model calls, 1 tool call"); // the last was refused
+  expect(madeOf([call(0, { end: null })])).toBe("1 model call, 0 tool calls"); // it is under way
 });
 
 test("a record that begins anew forgets what was told", () => {

@@ -67,7 +67,8 @@ def test_a_later_run_finds_what_an_earlier_one_has_used(tmp_path: Path) -> None:
     for result in (first, second):
         assert result.stop is not None
         assert (result.stop.reason, result.stop.limit) == ("token_limit_exceeded", "account_limit")
-        assert str(result.stop).startswith("The account 'team-a' reached its ceiling of 9,000 tokens/day after ")
+        assert str(result.stop).startswith("The account 'team-a' has ")
+        assert " tokens left of its ceiling of 9,000 tokens/day after " in str(result.stop)
         assert str(result.stop).endswith("; the day ends at 2026-03-02 00:00 UTC.")
     assert first.partial == "so far"  # it had kept enough for its last turn
     assert (first.turns, second.turns) == (61, 2)  # the second could only just hand over what it had

@@ -191,3 +191,18 @@ def test_an_answer_that_nobody_waits_for_is_refused_in_one_line(letters: Command
     assert "was approved already, by" in letters("deny", run_id, "call-1", "--store", "s").err
     assert "there is no store" in letters("approve", run_id, "--store", "t").err
     assert not (letters.folder / "t").exists()
+
+
+def test_a_failed_item_of_a_run_that_waits_is_among_what_failed(letters: CommandLine) -> None:
+    dead = 'def step(request):\n    if "dead" in str(request.transcript[-1]):\n        raise ConnectionError("no line")'
+    path = letters.folder / "letters.py"
+    path.write_text(path.read_text(encoding="utf-8").replace("def step(request):", dead), encoding="utf-8")
+    (letters.folder / "names.txt").write_text("go\ndead\n", encoding="utf-8")
+    letters("run", "letters.py:agent", "--each", "lines:names.txt", "--store", "s", "--on-ask", "park", "-q")
+    out = letters("runs", "--store", "s", "--failed").out
+    assert "0 of 2 done: parked" in out
+    (run,) = [line.split()[0] for line in out.splitlines() if "parked" in line and "×2" in line]
+    below = letters("runs", "--store", "s", "--failed", "--parent", run).out
+    assert "names.txt:2" in below
+    assert "names.txt:1" not in below
+    assert letters("runs", "--store", "s", "--failed", "--prompt", "other").out == "no run in s matches, of 1 run\n"

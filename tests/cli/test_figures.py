@@ -219,7 +219,7 @@ def test_runs_are_named_or_chosen(cli: CommandLine) -> None:
         return int(json.loads(cli("report", "--json", *options).out)["totals"]["runs"])
 
     assert (runs(), runs(one), runs(one, one), runs("--since", "1h"), runs("--prompt", "other")) == (2, 1, 1, 2, 0)
-    assert cli("report", "--prompt", "other").out.startswith("no such run in ")
+    assert cli("report", "--prompt", "other").out.startswith("no run in ")
     refused = cli("report", "--json", "--csv")
     assert (refused.code, "exclude each other" in refused.err) == (2, True)
 

@@ -265,6 +265,23 @@ def test_a_limit_that_was_reached_by_failing_calls_is_said_with_them(cli: Comman
     assert "✗  The run reached its limit of 4 turns. Its last 3 calls of look failed: " in out
     assert "KeyError: 'A-117 of " in out
     assert "27182818284590" not in out
+    alone = cli.run("-p", "folder=one", "-q", "--max-turns", "4").out
+    assert "Its last 3 calls of look failed: KeyError: 'A-117 of " in alone
+    shown = cli("show", alone.split("watchkeeper show ")[1].split()[0]).out
+    assert "Its last 3 calls of look failed: KeyError: 'A-117 of " in shown
+
+
+def test_show_names_the_batch_of_an_item_and_the_items_that_never_began(cli: CommandLine) -> None:
+    cli.write()
+    write(cli, names_txt="one\ntwo\nthree\n")
+    out = cli.run("--each", "lines:names.txt", "-q", "--max-steps", "3", "--concurrency", "1").out
+    whole = cli("show", out.split("watchkeeper show ")[1].split()[0]).out
+    assert "2 items never began: names.txt:2, names.txt:3\n" in whole
+    (item,) = [line.split()[0] for line in whole.splitlines() if " names.txt:1 " in line and "✗" not in line][-1:]
+    said = cli("show", item).out.splitlines()[2]
+    assert said.startswith("item of tests/triage ×3 (")
+    assert "), within its limits: " in said
+    assert "steps 3" in said
 
 
 def test_of_many_failures_the_first_are_listed_and_the_rest_counted(cli: CommandLine) -> None:

@@ -146,7 +146,7 @@ def test_runs_are_chosen_by_prompt_model_and_time(cli: CommandLine) -> None:
     assert states("--prompt", "another") == states("--model", "gpt") == []
     assert states("--since", "1h") == states()
     assert states("--sort", "tokens") == [None, "turn_limit_exceeded"]
-    assert cli("runs", "--prompt", "another").out.startswith("no such run in ")
+    assert cli("runs", "--prompt", "another").out.startswith("no run in ")
 
 
 def test_since_leaves_out_what_began_before() -> None:

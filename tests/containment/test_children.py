@@ -39,8 +39,10 @@ async def test_a_sibling_can_never_take_what_a_child_has_carved(clock: TestClock
     assert (first.limits.max_cost_nanos, second.limits.max_cost_nanos) == (dollars(0.7), dollars(0.3))
     refused = await second.acall(costing(0.5), answer)
     assert refused.stop is not None
-    said = "The run 'second' reached its cost ceiling of $0.30 after $0.00 in 0 calls; the next call could need up to "
-    assert refused.stop.message == f"{said}$0.50, with $0.30 left."
+    said = (
+        "The run 'second' has $0.30 left of its cost ceiling of $0.30 after $0.00 in 0 calls; the next call could need "
+    )
+    assert refused.stop.message == f"{said}up to $0.50."
     assert (await first.acall(costing(0.7), answer)).decision is Decision.ALLOW
     assert root.usage.cost_nanos == dollars(0.7)
 
@@ -113,8 +115,8 @@ async def test_spending_beyond_hints_is_charged_up_and_stops_the_siblings(clock:
     assert root.usage.cost_nanos == dollars(0.9)
     refused = await tame.acall(costing(0.2), answer)
     assert refused.stop is not None
-    said = "The whole run reached its cost ceiling of $1.00 after $0.90 in 1 call; the next call could need up to $0.20"
-    assert refused.stop.message == f"{said}, with $0.10 left."
+    said = "The whole run has $0.10 left of its cost ceiling of $1.00 after $0.90 in 1 model call; the next call"
+    assert refused.stop.message == f"{said} could need up to $0.20."
     wild.close()
     tame.close()
     assert account_of(root).reserved == [0] * 7
@@ -191,6 +193,16 @@ async def test_a_call_inside_a_wrapped_call_may_use_the_retries_that_its_child_c
     assert (child.usage.retries, root.usage.retries) == (2, 2)
     root.close()
     assert account_of(root).reserved == [0] * 7
+
+
+async def test_what_a_child_keeps_for_its_last_turn_is_said_of_the_ceiling_above(clock: TestClock) -> None:
+    root = ExecutionContext(unlimited(max_steps=3), clock=clock)
+    child = root.child(unlimited(landing=Landing()))
+    for _ in range(2):
+        assert (await child.acall(CallRequest("llm"), answer)).decision is Decision.ALLOW
+    stop = (await child.acall(CallRequest("tool"), answer)).stop
+    assert stop is not None
+    assert stop.message == "The whole run reached its ceiling of 3 steps after 2 steps; 1 step kept for the last turn."
 
 
 async def test_a_landing_child_keeps_its_step_inside_what_it_carved(clock: TestClock) -> None:

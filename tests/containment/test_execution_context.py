@@ -192,11 +192,16 @@ async def test_of_several_reasons_to_refuse_the_first_in_the_stated_order_is_giv
 @pytest.mark.parametrize(
     ("ceilings", "charge", "limit", "sentence"),
     [
-        ({"max_cost_usd": 2}, Charge(cost_nanos=dollars(2)), "max_cost_usd", "its cost ceiling of $2.00 in 1 call."),
-        ({"max_input_tokens": 10}, Charge(TokenUsage(10, 0)), "max_input_tokens", "of 10 input tokens in 1 call."),
-        ({"max_output_tokens": 1}, Charge(TokenUsage(0, 2)), "max_output_tokens", "of 1 output token in 1 call."),
+        (
+            {"max_cost_usd": 2},
+            Charge(cost_nanos=dollars(2)),
+            "max_cost_usd",
+            "cost ceiling of $2.00 in 1 tool call.",
+        ),
+        ({"max_input_tokens": 10}, Charge(TokenUsage(10, 0)), "max_input_tokens", "of 10 input tokens in 1 tool call."),
+        ({"max_output_tokens": 1}, Charge(TokenUsage(0, 2)), "max_output_tokens", "of 1 output token in 1 tool call."),
         ({"max_steps": 1}, Charge(), "max_steps", "its ceiling of 1 step."),
-        ({"max_tool_calls": 1}, Charge(), "max_tool_calls", "its ceiling of 1 tool call in 1 call."),
+        ({"max_tool_calls": 1}, Charge(), "max_tool_calls", "its ceiling of 1 tool call."),
     ],
 )
 async def test_a_stop_names_its_limit_and_says_it_in_one_sentence(
@@ -217,8 +222,8 @@ async def test_a_stop_says_how_much_was_used_if_the_ceiling_was_not_quite_reache
     await gate.acall(costing(1.98), answer)
     stop = (await gate.acall(costing(0.05), answer)).stop
     assert stop is not None
-    said = "The run reached its cost ceiling of $2.00 after $1.98 in 1 call; the next call could need up to $0.05"
-    assert stop.message == f"{said}, with $0.02 left."
+    said = "The run has $0.02 left of its cost ceiling of $2.00 after $1.98 in 1 model call; the next call could"
+    assert stop.message == f"{said} need up to $0.05."
 
 
 @pytest.mark.spec("FR-030")
@@ -518,8 +523,8 @@ async def test_a_childs_spending_counts_in_every_context_above_it(clock: TestClo
     assert (await grandchild.acall(TOOL, answer)).stop_reason == "step_limit_exceeded"
     stopped = await child.acall(costing(0.2), answer)
     assert stopped.stop is not None
-    said = "The run 'item 1' reached its cost ceiling of $0.50 after $0.40 in 2 calls; the next call could need up to "
-    assert stopped.stop.message == f"{said}$0.20, with $0.10 left."
+    said = "The run 'item 1' has $0.10 left of its cost ceiling of $0.50 after $0.40 in 1 model call, 1 tool call; "
+    assert stopped.stop.message == f"{said}the next call could need up to $0.20."
     assert root.stop is None
     assert (await root.acall(costing(0.6), answer)).decision is Decision.ALLOW
 
@@ -533,8 +538,10 @@ async def test_five_siblings_are_bounded_together_by_their_parent(clock: TestClo
     assert [child.stop is None for child in children] == [True, True, True, False, False]
     stop = children[3].stop
     assert stop is not None
-    said = "The whole run reached its cost ceiling of $1.00 after $0.90 in 3 calls; the next call could need up to "
-    assert stop.message == f"{said}$0.30, with $0.10 left."
+    said = (
+        "The whole run has $0.10 left of its cost ceiling of $1.00 after $0.90 in 3 model calls; the next call could "
+    )
+    assert stop.message == f"{said}need up to $0.30."
 
 
 async def test_a_stop_above_stops_below(clock: TestClock) -> None:

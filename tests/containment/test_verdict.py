@@ -206,8 +206,8 @@ def test_work_stops_at_the_ceiling_less_what_is_kept_and_that_latches_work_only(
     stop = spend_all(root, costing(0.2))
     assert stop.reason == "budget_exceeded"
     assert (
-        stop.message == "The run reached its cost ceiling of $1.00 after $0.80 in 4 calls; $0.10 kept for its verdict; "
-        "the next call could need up to $0.20, with $0.10 left."
+        stop.message == "The run has $0.10 left of its cost ceiling of $1.00 after $0.80 in 4 model calls; "
+        "$0.10 kept for its verdict; the next call could need up to $0.20."
     )
     assert (root.work_stop, root.stop) == (stop, None)
     assert root.get_snapshot().stop == stop
@@ -223,10 +223,10 @@ def test_a_landing_turn_comes_before_the_verdict_and_may_not_have_it_either(cloc
     verdict = keep(root)
     after = Estimate(input_nanos=dollars(0.1))
     stop = spend_all(root, costing(0.2, landing=after))
-    assert stop.message.endswith("in 4 calls; $0.10 kept for its last turn; $0.10 kept for its verdict.")
+    assert stop.message.endswith("in 4 model calls; $0.10 kept for its last turn; $0.10 kept for its verdict.")
     refused = root.call(costing(0.2, phase="landing"), lambda _: None)
     assert refused.stop is not None
-    assert "after $0.80 in 4 calls; $0.10 kept for its verdict; the next" in refused.stop.message
+    assert "after $0.80 in 4 model calls; $0.10 kept for its verdict; the next" in refused.stop.message
     assert root.call(costing(0.1, phase="landing"), lambda _: None).admitted
     assert verdict.call(whole(verdict), lambda _: None).admitted
     assert root.usage.cost_nanos == dollars(1)
@@ -261,7 +261,9 @@ def test_a_run_below_another_keeps_a_verdict_of_its_own_inside_its_share(clock: 
     worker = root.child(unlimited(max_cost_usd=0.5), "worker")
     theirs = keep(worker)
     assert theirs.limits.max_cost_nanos == dollars(0.05)
-    assert spend_all(worker, costing(0.05)).message.endswith("after $0.45 in 9 calls; $0.05 kept for its verdict.")
+    assert spend_all(worker, costing(0.05)).message.endswith(
+        "after $0.45 in 9 model calls; $0.05 kept for its verdict."
+    )
     spend_all(root, costing(0.05))
     assert theirs.call(whole(theirs), lambda _: None).admitted
     judge = ours.child(unlimited(), "judge", carve=False)
@@ -297,10 +299,10 @@ def test_the_verdict_of_a_run_may_not_have_what_is_kept_for_the_one_above(clock:
     worker.call(costing(0.8), lambda _: None, charged(0.85))
     refused = theirs.call(whole(theirs), lambda _: None).stop
     assert refused is not None
-    assert refused.message.startswith("The whole run reached its cost ceiling of $1.00 after $0.85 in 1 call")
-    assert refused.message.endswith(
-        "; $0.10 kept for its verdict; the next call could need up to $0.09, with $0.05 left."
+    assert refused.message.startswith(
+        "The whole run has $0.05 left of its cost ceiling of $1.00 after $0.85 in 1 model call"
     )
+    assert refused.message.endswith("; $0.10 kept for its verdict; the next call could need up to $0.09.")
     assert ours.call(whole(ours), lambda _: None).admitted
 
 
@@ -311,7 +313,7 @@ def test_the_whole_ceiling_bars_the_verdict_too(clock: TestClock) -> None:
     root.call(costing(0.1), lambda _: None, charged(1.0))
     refused = verdict.call(costing(0.05), lambda _: None)
     assert refused.stop is not None
-    assert refused.stop.message == "The whole run reached its cost ceiling of $1.00 in 1 call."
+    assert refused.stop.message == "The whole run reached its cost ceiling of $1.00 in 1 model call."
 
 
 def test_the_calls_of_a_verdict_wait_for_each_other_like_any(clock: TestClock) -> None:
@@ -398,8 +400,10 @@ def test_what_stops_the_verdict_leaves_the_work_alone(clock: TestClock) -> None:
     root = gate_with(clock, max_cost_usd=1)
     verdict = keep(root)
     stop = spend_all(verdict, costing(0.06))
-    said = "The run 'verdict' reached its cost ceiling of $0.10 after $0.06 in 1 call; the next call could need up to "
-    assert stop.message == f"{said}$0.06, with $0.04 left."
+    said = (
+        "The run 'verdict' has $0.04 left of its cost ceiling of $0.10 after $0.06 in 1 model call; the next call could"
+    )
+    assert stop.message == f"{said} need up to $0.06."
     assert (verdict.stop, root.stop, root.work_stop) == (stop, None, None)
     assert root.call(costing(0.9), lambda _: None).admitted
 

@@ -146,7 +146,7 @@ def test_a_new_limit_is_enforced_by_the_gate(said: dict[str, Any]) -> None:
         "reason": "child_run_limit_exceeded",
         "limit": "max_child_runs",
         "value": "2 child runs",
-        "said": "The run reached its ceiling of 2 child runs in 4 calls.",
+        "said": "The run reached its ceiling of 2 child runs in 2 tool calls, 2 child runs.",
     }
     assert found["carved"] == [2, 1]
     assert found["kept"] == 18
@@ -188,7 +188,8 @@ def test_a_run_that_used_up_a_new_limit_asks_nothing_when_it_is_resumed(said: di
     assert said["run"] == {
         "ended": ["child_run_limit_exceeded", "max_child_runs"],
         "handed_over": [True, True, False],
-        "still": "The run reached its ceiling of 2 child runs in 10 calls. It goes on under a higher one"
+        "still": "The run reached its ceiling of 2 child runs in 5 model calls, 3 tool calls, 2 child runs. "
+        "It goes on under a higher one"
         " (limits=Limits(max_child_runs=...) or --max-child-runs) or with what was used not counted"
         " (fresh_limits=True or --fresh-limits).",
         "asked": ["helper", "helper"],

@@ -54,15 +54,15 @@ def fill(store: Path) -> tuple[str, str]:
     return str(done.run_id), str(stopped.run_id)
 
 
-def fill_many(store: Path) -> str:
-    """Store a run over three items; return its id."""
+def fill_many(store: Path, steps: int | None = None) -> str:
+    """Store a run over three items, with a ceiling of steps over all of them; return its id."""
     task = MarkdownSection(title="Task", key="task", template="Read ${name}.")
     result = run_many(
         PromptTemplate[str](ns="tests", key="letters", params=(Letter,), sections=(task,)),
         [Letter("first"), Letter("second"), Letter("third")],
         model=ScriptedModel(lambda _: Say("done"), free=False),
         prices=PRICES,
-        limits=Limits(max_cost_usd="1"),
+        limits=Limits(max_cost_usd="1", max_steps=steps),
         concurrency=1,
         store=store,
     )

@@ -114,7 +114,7 @@ def test_of_a_long_record_few_rows_are_in_the_page(browser: Browser, tmp_path: P
         run.end()
     with reading(tmp_path / "s") as address, inert(browser) as page:
         opened(page, f"{address}#/run/{run.run_id}")
-        expect(page.get_by_text("3,000")).to_be_visible()
+        expect(page.get_by_text("1,500 model calls, 1,500 tool calls")).to_be_visible()
         expect(page.get_by_role("tab", name="Transcript 3,001")).to_be_visible()
         tree = page.get_by_role("tree")
         tree.focus()

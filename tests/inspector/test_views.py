@@ -15,7 +15,7 @@ from watchkeeper.cli.report import line_of
 from watchkeeper.containment import ShieldPipeline, ToolPermissionHook
 from watchkeeper.core.errors import StoreError
 from watchkeeper.inspector.run_view import run_view
-from watchkeeper.inspector.runs_view import runs_view
+from watchkeeper.inspector.runs_view import runs_view, runs_view_of
 from watchkeeper.models import Call, ScriptedModel
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.store.selection import totals_of
@@ -50,6 +50,53 @@ def test_rows_add_up_to_the_total_of_all_runs(tmp_path: Path) -> None:
         assert view.tokens == totals.tokens
         assert many not in [row.run_id for row in view.rows]  # its items stand for it
         assert len(view.rows) == sum(count.runs for count in view.counts) == 5
+
+
+def test_an_item_names_its_batch_and_the_limits_over_all_items(tmp_path: Path) -> None:
+    many = fill_many(tmp_path / "s")
+    with RunStore(tmp_path / "s", read_only=True) as store:
+        view = runs_view(store)
+        item = run_view(store, view.rows[0].run_id, line_of)
+    assert [(each.run_id, each.name, each.not_begun) for each in view.batches] == [(many, "tests/letters ×3", 0)]
+    assert {row.batch for row in view.rows} == {many}
+    cost, *_ = view.rows[0].gauges
+    assert (cost.used, cost.limit, cost.above) == (None, "", "$1.00")
+    assert item.above is not None
+    assert (item.above.run_id, item.above.words) == (many, "item of tests/letters ×3")
+    assert "cost $1.00" in item.above.limits
+
+
+def test_items_that_never_began_are_named(tmp_path: Path) -> None:
+    many = fill_many(tmp_path / "s", steps=1)
+    with RunStore(tmp_path / "s", read_only=True) as store:
+        view, whole = runs_view(store), run_view(store, many, line_of)
+    assert view.not_begun == 1
+    assert [(each.run_id, each.not_begun) for each in view.batches] == [(many, 1)]
+    assert whole.name == "tests/letters ×3"
+    assert whole.never_began == "1 item never began: Letter(name='third')"
+
+
+def test_of_a_batch_none_of_whose_items_began_the_batch_has_a_row(tmp_path: Path) -> None:
+    many = fill_many(tmp_path / "s", steps=1)
+    with RunStore(tmp_path / "s", read_only=True) as store:
+        alone = runs_view_of("s", [store.find(many)])
+    assert [(row.run_id, row.batch) for row in alone.rows] == [(many, "")]
+    assert [(each.name, each.not_begun) for each in alone.batches] == [("tests/letters ×3", 0)]
+
+
+def test_a_limit_that_was_reached_by_failing_calls_is_said_with_them(tmp_path: Path) -> None:
+    @tool
+    def send() -> str:
+        """Send a mail."""
+        raise OSError("no route")
+
+    limits = Limits(max_turns=3, landing=None)
+    agent = Agent(ScriptedModel(lambda _: Call("send")), "Write.", str, tools=[send], limits=limits)
+    stopped = agent.run("Go", store=tmp_path / "s")
+    with RunStore(tmp_path / "s", read_only=True) as store:
+        view = run_view(store, str(stopped.run_id), line_of)
+    assert view.sentence.startswith("The run reached its limit of 3 turns; it used ")
+    assert " Its last 3 calls of send failed: OSError: no route" in view.sentence
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])

@@ -207,9 +207,7 @@ def write_night(store: RunStore, seed: int = 7) -> Written:
             judge.model(20, (2_500, 90), 4_000_000)
             run.child_ended(judge, "verdict")
             run.checked()
-    said = (
-        "The run reached its cost ceiling of $0.12 after $0.11; the next call could need up to $0.024, with $0.01 left."
-    )
+    said = "The run has $0.01 left of its cost ceiling of $0.12 after $0.11; the next call could need up to $0.024."
     stop = Stop("budget_exceeded", "gate", said, "max_cost_usd", "$0.12")
     run.refused(stop)
     run.model(19, (1_900, 200), 4_000_000, "Three lines are certain: 1, 2, 4.")

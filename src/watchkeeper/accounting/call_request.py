@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from watchkeeper.accounting.account import RETRIES, STEPS, Account
+from watchkeeper.accounting.account import MODEL_CALLS, RETRIES, STEPS, TOOL_CALLS, Account
 from watchkeeper.core.errors import LimitsError, Stop
 from watchkeeper.core.meters import SHARED
 from watchkeeper.core.quantities import counted, format_duration
@@ -219,37 +219,47 @@ def exhausted(verdict: Exhausted | Waits, caller: Account, *, landing: bool) -> 
         used = min(used, ceiling)
     value = meter.amount(ceiling)
     shared = account.period is not None
+    whose, kind = subject(account, caller), "cost " if meter.measures == "money" else ""
     if shared:
         field, value = "account_limit", str(account.limits.account_limit)
-        said = f"The account {account.name!r} reached its ceiling of {value}"
-    else:
-        kind = "cost " if meter.measures == "money" else ""
-        said = f"{subject(account, caller)} reached its {kind}ceiling of {value}"
+        whose, kind = f"The account {account.name!r}", ""
+    left, need = (verdict.left, verdict.need) if isinstance(verdict, Exhausted) and not meter.is_counted else (0, 0)
+    too_little = 0 < left < need
+    said = f"{whose} has {meter.amount(left)} left of" if too_little else f"{whose} reached"
+    said += f" its {kind}ceiling of {value}"
     if used < ceiling:
         said += f" after {meter.amount(used)}"
-    if count != STEPS and not shared:
-        said += f" in {counted(account.settled[STEPS], 'call')}"
+    if count not in (STEPS, TOOL_CALLS) and not shared:
+        said += f" in {made(account)}"
     if isinstance(verdict, Waits):
         said += "; others hold the rest"
     else:
         said += "" if shared else kept_back(count, account, caller, landing=landing)
-        if not meter.is_counted and 0 < verdict.left < verdict.need:
-            need, left = meter.amount(verdict.need), meter.amount(verdict.left)
-            said += f"; the next call could need up to {need}, with {left} left"
+        said += f"; the next call could need up to {meter.amount(need)}" if too_little else ""
     if account.renews_on is not None:
         said += f"; the {account.period} ends at {account.renews_on.isoformat()} 00:00 UTC"
     return Stop(meter.reason, "gate", f"{said}.", field, value)
 
 
 def kept_back(count: int, account: Account, caller: Account, *, landing: bool) -> str:
-    """Say how much of a limit is reserved for a landing turn and a verdict, unless the call itself is one of them."""
-    hold = 0 if landing else account.landing_hold[count]
+    """Say how much is kept for landing turns, also of runs below, and for a verdict, unless the call is one of them."""
+    levels = caller.chain[: caller.chain.index(account) + 1] if account in caller.chain else (account,)
+    hold = sum(level.landing_hold[count] for level in levels if level is not caller or not landing)
+    whose = "its" if account.landing_hold[count] == hold else "the"
     judges = any(level.for_verdict and level.chain[1] is account for level in caller.chain)
     kept = 0 if judges else account.verdict_hold[count]
     amount = SHARED[count].amount
-    parts = [f"{amount(hold)} kept for its last turn"] if hold else []
+    parts = [f"{amount(hold)} kept for {whose} last turn"] if hold else []
     parts += [f"{amount(kept)} kept for its verdict"] if kept else []
     return "".join(f"; {part}" for part in parts)
+
+
+def made(account: Account) -> str:
+    """Say which calls an account has admitted: model calls, tool calls and child runs."""
+    models, tools = account.settled[MODEL_CALLS], account.settled[TOOL_CALLS]
+    below = account.settled[STEPS] - models - tools
+    kinds = ((models, KINDS["llm"]), (tools, KINDS["tool"]), (below, KINDS["child"]))
+    return ", ".join(counted(number, kind) for number, kind in kinds if number > 0) or "0 calls"
 
 
 def expired(account: Account, *, landing: bool) -> Stop:

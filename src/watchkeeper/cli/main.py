@@ -414,7 +414,7 @@ def runs_command(
     wanted = Selection(failed, stopped, listing.since_time(since), prompt, model)
     with open_for_reading(store) as stored:
         there = stored.runs(ALL) if parent is None else stored.children(stored.find(parent).run_id)
-        found = [run for run in there if wanted.takes(run) and (run.is_resumable or not interrupted)]
+        found = [run for run in listing.taken(stored, there, wanted) if run.is_resumable or not interrupted]
         runs = sorted(found, key=order, reverse=True)[:limit]
     with printing() as out:
         if interrupted and not as_json:
@@ -426,7 +426,7 @@ def runs_command(
             listing.print_totals(make_console(out), totals_of(found), len(runs))
         else:
             where = stored.path if parent is None else f"{stored.path} below {parent}"
-            put(make_console(out), f"no runs in {where}" if not there else f"no such run in {where}")
+            put(make_console(out), listing.nothing_in(str(where), len(there)))
     stored.check(runs)
 
 
@@ -459,7 +459,8 @@ def report_command(
         elif chosen:
             figures.print_figures(make_console(out), summed)
         else:
-            put(make_console(out), f"no such run in {stored.path}" if everything else f"no runs in {stored.path}")
+            tops = sum(run.parent_id is None for run in everything)
+            put(make_console(out), listing.nothing_in(str(stored.path), tops))
 
 
 @app.command("compare")

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import takewhile
 from typing import Any, Final, TextIO
 from uuid import UUID
 
@@ -34,6 +33,7 @@ from watchkeeper.runtime.events import (
     RunResumed,
     RunStarted,
 )
+from watchkeeper.runtime.last_failures import LastFailures
 from watchkeeper.runtime.result import NOT_STARTED, ManyResult, RunResult
 from watchkeeper.session.log import Envelope, SliceEdited
 from watchkeeper.session.tagging import dump
@@ -47,12 +47,6 @@ from watchkeeper.store.states import FAILURES as FAULTS, words_for
 from watchkeeper.tools.context import ToolInvoked
 
 Body = Mapping[str, Any]
-FAILED: Final = frozenset(("failed", "invalid", "unknown_tool", "crashed", "timeout"))
-"""Outcomes of calls after which a limit may have been reached only because they failed."""
-
-WHY: Final = 120
-"""Characters of why they failed."""
-
 REPEATED: Final = frozenset(("prompt_deadline_assigned", "prompt_executed"))
 """Events whose content is in those around them."""
 
@@ -506,7 +500,8 @@ def print_result(console: Console, result: RunResult[Any]) -> None:
         put(console, (f"Answered by {', then '.join(map(one_line, result.answered_by))}", "cyan"))
     if result.completion_note:
         put(console, (f"{result.completion.capitalize()}: {one_line(result.completion_note)}", "cyan"))
-    put(console, (one_line(result.sentence()), "green" if passed(result) else "yellow"))
+    said = f"{one_line(result.sentence())} {failures_at_end(result)}".rstrip()
+    put(console, (said, "green" if passed(result) else "yellow"))
 
 
 def print_many(console: Console, result: ManyResult[Any]) -> None:
@@ -534,19 +529,17 @@ def _why_not_done(item: RunResult[Any], whole: ManyResult[Any]) -> str:
     message = "" if item.stop is None else item.stop.message
     if whole.stop is not None and message == f"{NOT_STARTED}{whole.stop.message}":
         return NOT_STARTED.rstrip(": ")
-    failed = failures_at_end(item.session.log)
-    if item.stop is None or item.stop.reason in FAULTS or failed is None:
-        return message
-    return f"{message} {failed}"
+    return f"{message} {failures_at_end(item)}".rstrip()
 
 
-def failures_at_end(log: Sequence[Envelope]) -> str | None:
-    """Say which tool failed at each of the last calls of a run; None unless it did so more than once."""
-    invoked = [each.event for each in log if isinstance(each.event, ToolInvoked)]
-    last = [*takewhile(lambda each: each.name == invoked[-1].name and each.outcome in FAILED, reversed(invoked))]
-    if len(last) < 2:
-        return None
-    return f"Its last {len(last)} calls of {last[0].name} failed: {one_line(last[0].rendered_output, WHY)}"
+def failures_at_end(result: RunResult[Any]) -> str:
+    """Say which tool failed at each of the last calls of a run that was stopped, unless it was one call at most."""
+    last = LastFailures()
+    if result.stop is not None and result.stop.reason not in FAULTS:
+        for each in result.session.log:
+            if isinstance(each.event, ToolInvoked):
+                last.add(each.event.name, each.event.outcome, each.event.rendered_output)
+    return last.in_words()
 
 
 def passed(result: RunResult[Any]) -> bool:

@@ -110,6 +110,8 @@ def _answers(store: RunStore, run: StoredRun, tells: Tells, redaction: Redaction
                 raise
             missing[RUN] += 1
             continue
+        if each.run_id == run.run_id and view["above"] is not None:
+            view["above"]["run_id"] = ""  # it is named, and is not in the file
         path = f"{LIST}/{each.run_id}"
         answers[path] = view
         listed.append(replace(each, parent_id=None) if each.run_id == run.run_id else each)

@@ -127,28 +127,32 @@ class Small(msgspec.Struct, frozen=True, gc=False):
         used: How far it reaches, from 0 to 1; None without a limit, or if nobody knows.
         words: What is used, in words.
         limit: The limit in words; empty without one.
+        above: Without one, the limit over all items, of an item that has one above it.
         reached: Whether it ended the run.
     """
 
     used: float | None
     words: str
     limit: str
+    above: str = ""
     reached: bool = False
 
 
 NO_CEILINGS: Final[Mapping[str, float]] = {}
 
 
-def small_gauges(run: StoredRun) -> tuple[Small, ...]:
-    """Return the bars of a stored run."""
+def small_gauges(run: StoredRun, over_items: StoredRun | None = None) -> tuple[Small, ...]:
+    """Return the bars of a stored run; of an item, with the run over all items that is above it."""
     reached = None if run.stop is None else run.stop.get("limit")
     ceilings = run.ceilings or NO_CEILINGS
+    above = NO_CEILINGS if over_items is None else over_items.ceilings or NO_CEILINGS
+    limits = ceilings, above
     used = use_of(run).used if run.earlier else _columns(run)
     return (
-        _small("max_cost_usd", used["max_cost_usd"], ceilings, reached, _money),
-        _small("max_total_tokens", used["max_total_tokens"], ceilings, reached, _short_count),
-        _small("max_steps", used["max_steps"], ceilings, reached, _short_count),
-        _small(SECONDS, used[SECONDS], ceilings, reached, format_duration),
+        _small("max_cost_usd", used["max_cost_usd"], limits, reached, _money),
+        _small("max_total_tokens", used["max_total_tokens"], limits, reached, _short_count),
+        _small("max_steps", used["max_steps"], limits, reached, _short_count),
+        _small(SECONDS, used[SECONDS], limits, reached, format_duration),
     )
 
 
@@ -159,12 +163,17 @@ def _columns(run: StoredRun) -> Mapping[str, float | None]:
 
 
 def _small(
-    field: str, used: float | None, ceilings: Mapping[str, float], reached: Any, write: Callable[[float], str]
+    field: str,
+    used: float | None,
+    limits: tuple[Mapping[str, float], Mapping[str, float]],
+    reached: Any,
+    write: Callable[[float], str],
 ) -> Small:
-    limit = ceilings.get(field)
+    limit, above = (each.get(field) for each in limits)
     share = None if used is None or not limit else min(1.0, round(used / limit, 3))
     hit = reached == field or (reached == "deadline" and field == SECONDS)
-    return Small(share, "unknown" if used is None else write(used), "" if limit is None else _limit(limit, write), hit)
+    own, outer = ("" if each is None else _limit(each, write) for each in (limit, above))
+    return Small(share, "unknown" if used is None else write(used), own, "" if own else outer, hit)
 
 
 @lru_cache(256)

@@ -20,6 +20,7 @@ from watchkeeper.inspector.calls import Node, Nodes, RunCalls
 from watchkeeper.inspector.gauges import Use
 from watchkeeper.inspector.runs_view import shown
 from watchkeeper.inspector.story import Entry, Story, Tells
+from watchkeeper.inspector.wording import run_above
 from watchkeeper.store.run_file import MISSING
 from watchkeeper.store.run_index import BEGINNINGS, StoredRun
 from watchkeeper.store.run_store import RunStore
@@ -43,6 +44,7 @@ class Recording:
 
     Attributes:
         run: Its row, as of the last reading.
+        above: The run that it is right below, or None.
         below: The runs right below it.
         nodes: Its calls and those of the runs below it.
         story: What happened.
@@ -59,6 +61,7 @@ class Recording:
             whole: Whether entries have their whole texts.
         """
         self.run = run
+        self.above = run_above(store, run)
         self.below: tuple[StoredRun, ...] = ()
         self.nodes = Nodes(run.started_at)
         self.story = Story(run, tells, whole=whole)

@@ -21,7 +21,9 @@ from watchkeeper.inspector.projection import Projection, projections
 from watchkeeper.inspector.recording import Recording
 from watchkeeper.inspector.runs_view import Row, row_of, shown
 from watchkeeper.inspector.story import Entry, Tells, safe
+from watchkeeper.inspector.wording import name_of, never_began, place_below, sentence_of
 from watchkeeper.store.ceilings import SECONDS
+from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore
 
 AT_ONCE: Final = 100_000
@@ -41,12 +43,21 @@ ASKED: Final = tuple(
 )
 
 
+class Above(msgspec.Struct, frozen=True):
+    """The run that one is right below: its id, what it is to it in words, and for an item the limits over all items."""
+
+    run_id: str
+    words: str
+    limits: str
+
+
 class RunHead(msgspec.Struct, frozen=True, kw_only=True):
     """What the head of the screen A run shows; times are in milliseconds after the start.
 
     Attributes:
         run: The row of the list.
-        parent_id: The run that it is below, or None.
+        name: What it is called, unless it is an item.
+        above: The run that it is right below, or None.
         sentence: How it ended.
         limits: Its limits in words, for those that have no gauge.
         gauges: Its limits.
@@ -59,6 +70,7 @@ class RunHead(msgspec.Struct, frozen=True, kw_only=True):
         unlisted: What it has spent that no call in the tree stands for, in words; empty if that is nothing.
         unlisted_nanos: The same as a number.
         below: Its items, or runs below it.
+        never_began: Its items that never began, in words; empty if there are none.
         focus: Number of the event that stopped it, or None.
         answer: What it has answered.
         damage: Why its record ends early; empty if it does not.
@@ -66,7 +78,8 @@ class RunHead(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run: Row
-    parent_id: str | None
+    name: str
+    above: Above | None
     sentence: str
     limits: str
     gauges: tuple[Gauge, ...]
@@ -79,6 +92,7 @@ class RunHead(msgspec.Struct, frozen=True, kw_only=True):
     unlisted: str
     unlisted_nanos: int
     below: tuple[Row, ...]
+    never_began: str
     focus: int | None
     answer: str
     damage: str
@@ -117,9 +131,10 @@ def run_head(recording: Recording, *, whole: bool, clock: Clock = SYSTEM_CLOCK) 
     ceilings = run.ceilings or {}
     going_on = run.running and whole
     return RunHead(
-        run=row_of(run),
-        parent_id=run.parent_id,
-        sentence=shown(run.sentence(story.explanation)),
+        run=row_of(run, above=recording.above),
+        name=shown(name_of(run)),
+        above=_above(recording.above),
+        sentence=shown(sentence_of(run, story.explanation, story.calls)),
         limits=shown(run.limits),
         gauges=gauges_of(ceilings, use, reached),
         gauges_at="at the end" if ended else "by what is on record so far",
@@ -129,12 +144,19 @@ def run_head(recording: Recording, *, whole: bool, clock: Clock = SYSTEM_CLOCK) 
         projections=projections(ceilings, nodes.listed, end, nodes.since, use.used.get(SECONDS)) if going_on else (),
         unlisted=format_money(unlisted) if unlisted > 0 else "",
         unlisted_nanos=unlisted,
-        below=tuple(map(row_of, recording.below)),
+        below=tuple(row_of(each, above=run) for each in recording.below),
+        never_began=shown(never_began(run, story.items, recording.below)) if whole else "",
         focus=story.focus,
         answer=safe(story.answer),
         damage=recording.damage,
         whole=whole,
     )
+
+
+def _above(run: StoredRun | None) -> Above | None:
+    if run is None:
+        return None
+    return Above(run.run_id, shown(place_below(run)), "" if run.items is None else shown(run.limits))
 
 
 def run_view(store: RunStore, run_id: str, tells: Tells) -> RunView:

@@ -18,6 +18,7 @@ from watchkeeper.core.text import one_line
 from watchkeeper.inspector.gauges import Small, small_gauges
 from watchkeeper.inspector.look_first import Hint, Reason, Share, hints, reasons, shares
 from watchkeeper.inspector.status import Status, status_of
+from watchkeeper.inspector.wording import name_of
 from watchkeeper.prompt.advice import SEVERITIES
 from watchkeeper.store.activity import Activity
 from watchkeeper.store.run_index import StoredRun, with_superseded
@@ -37,8 +38,16 @@ class Advice(msgspec.Struct, frozen=True, gc=False):
     source: str
 
 
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """A run over many items: its id, what it is called, and how many of its items never began."""
+
+    run_id: str
+    name: str
+    not_begun: int = 0
+
+
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """One task of the list; texts are as they are to be shown."""
+    """One task of the list; texts are as they are to be shown, ``batch`` is the id of the run over many of an item."""
 
     run_id: str
     prompt: str
@@ -53,6 +62,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     verdict: str
     advice: Advice | None
     gauges: tuple[Small, ...]
+    batch: str = ""
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -70,6 +80,7 @@ class RunsView(msgspec.Struct, frozen=True):
         sentence: How it went, in one sentence.
         counts: How many tasks ended in which way, other than done; the worst first.
         not_begun: Items that never began.
+        batches: The runs over many that rows belong to.
         cost: Of all rows together, in words.
         cost_nanos: The same as a number, as far as costs are known.
         tokens: Tokens of all rows together.
@@ -84,6 +95,7 @@ class RunsView(msgspec.Struct, frozen=True):
     sentence: str
     counts: tuple[Count, ...]
     not_begun: int
+    batches: tuple[Batch, ...]
     cost: str
     cost_nanos: int
     tokens: int
@@ -110,10 +122,14 @@ def runs_view_of(
         everything: The runs.
         activities: By id, what they did themselves.
     """
-    tasks, not_begun = tasks_of(everything)
+    tasks, batches = tasks_of(everything)
+    not_begun = sum(missing for _, missing in batches.values())
     known = [(run, status_of(run)) for run in tasks]
     ranked = sorted(known, key=lambda each: each[0].started_at, reverse=True)
-    made = (row_of(run, activities.get(run.run_id), status) for run, status in ranked)
+    made = (
+        row_of(run, activities.get(run.run_id), status, batches.get(run.parent_id or "", (None, 0))[0])
+        for run, status in ranked
+    )
     rows = sorted(made, key=lambda row: RANKS[row.status.kind])
     ended = [(run, status) for run, status in known if status.kind != "superseded"]
     told = [row for row in rows if row.status.kind != "superseded"]
@@ -125,6 +141,7 @@ def runs_view_of(
         sentence=_sentence(told, not_begun),
         counts=tuple(_counts(told)),
         not_begun=not_begun,
+        batches=tuple(Batch(run.run_id, shown(name_of(run)), missing) for run, missing in batches.values()),
         cost=cost,
         cost_nanos=cost_nanos,
         tokens=sum(row.tokens or 0 for row in rows),
@@ -136,34 +153,42 @@ def runs_view_of(
     )
 
 
-def tasks_of(everything: Iterable[StoredRun]) -> tuple[list[StoredRun], int]:
-    """Return the tasks among all runs of a store in the order they began, and how many items never began."""
+Batches = Mapping[str, tuple[StoredRun, int]]
+"""Runs over many items by their ids, each with the number of its items that never began."""
+
+
+def tasks_of(everything: Iterable[StoredRun]) -> tuple[list[StoredRun], Batches]:
+    """Return the tasks among all runs of a store in the order they began, and the runs over many that items are of."""
     tops, items = list[StoredRun](), dict[str, list[StoredRun]]()
     for run in everything:
         if run.parent_id is None:
             tops.append(run)
         elif run.item is not None:
             items.setdefault(run.parent_id, []).append(run)
-    found, not_begun = list[StoredRun](), 0
+    found, batches = list[StoredRun](), dict[str, tuple[StoredRun, int]]()
     for run in tops:
         own = with_superseded(items.get(run.run_id, ()))
-        if run.items is None or not own:
+        if run.items is None:
             found.append(run)
             continue
-        found += own
-        if not run.running:
-            not_begun += run.items - len({each.item_index for each in own})
-    return found, not_begun
+        found += own or [run]
+        missing = 0 if run.running or not own else run.items - len({each.item_index for each in own})
+        batches[run.run_id] = run, missing
+    return found, batches
 
 
-def row_of(run: StoredRun, activity: Activity | None = None, status: Status | None = None) -> Row:
+def row_of(
+    run: StoredRun, activity: Activity | None = None, status: Status | None = None, above: StoredRun | None = None
+) -> Row:
     """Return the row of a stored run.
 
     Args:
         run: The run.
         activity: What it did itself, if that is known.
         status: What became of it, if that is known.
+        above: The run that it is right below, if that is known.
     """
+    many = above if run.item is not None else None
     return Row(
         run_id=run.run_id,
         prompt=shown(run.prompt),
@@ -177,7 +202,8 @@ def row_of(run: StoredRun, activity: Activity | None = None, status: Status | No
         status=status or status_of(run),
         verdict=run.completion or "",
         advice=None if activity is None or not activity.advised else _worst(activity),
-        gauges=small_gauges(run),
+        gauges=small_gauges(run, many),
+        batch="" if many is None else many.run_id,
     )
 
 

@@ -13,8 +13,10 @@ import msgspec
 from watchkeeper.core.quantities import counted, format_duration
 from watchkeeper.core.secrets import redacted
 from watchkeeper.core.text import clipped, printable
+from watchkeeper.runtime.last_failures import LastFailures
 from watchkeeper.store.plain_json import UNREADABLE, said_in
 from watchkeeper.inspector.runs_view import shown
+from watchkeeper.inspector.wording import labels_in
 from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import StoredEvent
 
@@ -90,6 +92,8 @@ class Story:
         focus: Number of the event that stopped the run, or None.
         answer: What the run has answered.
         explanation: What its completion checker said last.
+        items: The labels of a run over many.
+        calls: Its last tool calls.
         last: When the last event was recorded.
     """
 
@@ -105,6 +109,8 @@ class Story:
         self.focus: int | None = None
         self.answer = ""
         self.explanation = ""
+        self.items: Sequence[str] = ()
+        self.calls = LastFailures()
         self.last = run.started_at
         self._began = run.started_at
         self._tells = tells
@@ -124,6 +130,10 @@ class Story:
             self.answer = str(fields.get("text") or "")
         elif event.tag == "completion_checked":
             self.explanation = str(fields.get("explanation") or "")
+        elif event.tag == "tool_invoked":
+            self.calls.add(*(str(fields.get(name)) for name in ("name", "outcome", "rendered_output")))
+        elif event.tag == "many_started":
+            self.items = labels_in(fields)
         if self._reason is not None and event.tag == "safety_event" and fields.get("event_type") == self._reason:
             self.focus = event.seq
         line = self._tells(event.tag, event.body)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -15,7 +16,8 @@ from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.quantities import counted, format_duration, format_money, how_long_ago
 from watchkeeper.core.text import one_line
 from watchkeeper.store.run_index import StoredRun
-from watchkeeper.store.selection import ORDERS, Totals
+from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.selection import ORDERS, Selection, Totals
 from watchkeeper.store.states import Kind, state_of
 
 SHORT_ID: Final = 8
@@ -58,6 +60,23 @@ def order_named(name: str) -> str:
     if name not in ORDERS:
         raise ConfigurationError(f"--sort={name!r} must be one of {', '.join(ORDERS)}")
     return name
+
+
+def taken(store: RunStore, runs: Iterable[StoredRun], wanted: Selection) -> list[StoredRun]:
+    """Return the runs that are wanted; one over many that waits for a person has failed if one of its items has."""
+
+    def has_failed_items(run: StoredRun) -> bool:
+        if not wanted.failed or run.items is None or state_of(run).kind != "waiting":
+            return False
+        return any(state_of(each).has_failed for each in store.children(run.run_id))
+
+    other = replace(wanted, failed=False)
+    return [run for run in runs if wanted.takes(run) or (other.takes(run) and has_failed_items(run))]
+
+
+def nothing_in(where: str, runs: int) -> str:
+    """Say that nothing is listed of so many runs."""
+    return f"no run in {where} matches, of {counted(runs, 'run')}" if runs else f"no runs in {where}"
 
 
 def print_runs(console: Console, runs: Sequence[StoredRun]) -> None:

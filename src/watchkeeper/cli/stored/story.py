@@ -22,6 +22,8 @@ from watchkeeper.cli.storing import to_type
 from watchkeeper.core.quantities import counted
 from watchkeeper.core.secrets import redacted
 from watchkeeper.core.text import clipped, one_line
+from watchkeeper.inspector.wording import labels_in, never_began, place_below, run_above, sentence_of
+from watchkeeper.runtime.last_failures import LastFailures
 from watchkeeper.store.plain_json import UNREADABLE, said_in
 from watchkeeper.store.run_index import StoredRun
 from watchkeeper.store.run_store import RunStore, StoredEvent
@@ -64,6 +66,10 @@ def print_run(console: Console, store: RunStore, run: StoredRun, *, full: bool =
     else:
         put(console, (what, "bold"), f" {run.run_id} with ", (one_line(run.model), "cyan"))
     put(console, (f"started {run.started_at:%Y-%m-%d %H:%M:%S} UTC; limits: {run.limits}", "dim"))
+    above = run_above(store, run)
+    if above is not None:
+        within = "" if above.items is None else f", within its limits: {above.limits}"
+        put(console, (f"{one_line(place_below(above))} ({above.run_id[:SHORT_ID]}){within}", "dim"))
     story = Story(lambda calls: words_of(store, run, calls), full=full)
     put_all(console, story.lines(store.events(run.run_id, calls=True)))
     children = store.children(run.run_id)
@@ -72,10 +78,13 @@ def print_run(console: Console, store: RunStore, run: StoredRun, *, full: bool =
         print_runs(console, children)
         for each, words in under_way_in(store, children):
             put(console, *parts_of_call(words, each))
+    missing = never_began(run, story.items, children)
+    if missing:
+        put(console, (one_line(missing), "yellow"))
     if story.answer:
         put(console)
         print_fenced(console, story.answer)
-    put(console, (one_line(run.sentence(story.explanation)), state_in_words(run)[1]))
+    put(console, (one_line(sentence_of(run, story.explanation, story.last)), state_in_words(run)[1]))
     if run.is_resumable and run.parent_id is None:
         put(console, (f"go on with: {to_type(f'resume {run.run_id[:SHORT_ID]}', store.path)}", "dim"))
     store.check(children)
@@ -87,6 +96,8 @@ class Story:
     Attributes:
         answer: The text with which the run ended, once all events are told.
         explanation: What the last check of an answer said.
+        items: The labels of a run over many.
+        last: Its last tool calls.
     """
 
     def __init__(
@@ -100,6 +111,8 @@ class Story:
         """
         self.answer = ""
         self.explanation = ""
+        self.items: Sequence[str] = ()
+        self.last = LastFailures()
         self._open_calls = open_calls
         self._full = full
         self._final = ""
@@ -112,7 +125,7 @@ class Story:
             if tag == "run_resumed":
                 yield from self._under_way(calls)
             calls.add(event)
-            if tag in UNSEEN and tag not in ("run_started", "run_ended"):
+            if tag in UNSEEN and tag not in ("run_started", "many_started", "run_ended"):
                 continue
             fields: Body = event.untyped()
             if tag == "run_ended":
@@ -126,8 +139,19 @@ class Story:
                     yield ((fork_line(origin, fields["forked_at"]), "dim"),)
             elif has_line(tag, fields):
                 yield from self._told(event, fields)
+            self._note(tag, fields)
         yield from self._final_words()
         yield from self._under_way(calls)
+
+    def _note(self, tag: str, fields: Body) -> None:
+        """Keep what is said of the run below its story."""
+        try:
+            if tag == "many_started":
+                self.items = labels_in(fields)
+            elif tag == "tool_invoked":
+                self.last.add(str(fields["name"]), str(fields["outcome"]), str(fields["rendered_output"]))
+        except UNREADABLE:
+            pass  # another version wrote it; then nothing is said of it
 
     def _under_way(self, calls: CallsUnderWay) -> Lines:
         for words in self._open_calls(calls):
