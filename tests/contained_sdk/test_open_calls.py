@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,13 +34,18 @@ from tests.contained_sdk.test_http import (
     messages,
     streaming,
 )
+from tests.kit import Call, ScriptedModel
+from watchkeeper.app.agent import Agent
 from watchkeeper.blocks.contained import contained
 from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped, ContainedCall
 from watchkeeper.contained_sdk.http import contained_http_client
-from watchkeeper.core.usage import Presumed, TokenUsage
+from watchkeeper.containment.config import WrapOptions
+from watchkeeper.core.usage import FREE, Presumed, TokenUsage
+from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, Fault, WireReply, WireServer
+from watchkeeper.tools.tool import tool
 
 CAP = 300
 WORST = CAP * 10_000
@@ -129,8 +134,94 @@ async def test_an_async_stream_that_is_open_is_charged_before_the_block_is_left(
         with contained(prices=PRICES) as other:
             stream = await chat(client, stream=True, max_tokens=CAP)
             await anext(aiter(stream))
+        assert other.usage.tokens.output_tokens == CAP
         await stream.close()
         assert other.usage.tokens.output_tokens == CAP
+
+
+def cancelled_again_and_again(task: asyncio.Task[Any]) -> None:
+    """Cancel a task wherever it waits until it has ended, as a cancel scope of anyio does."""
+    if not task.done():
+        task.cancel()
+        asyncio.get_running_loop().call_soon(cancelled_again_and_again, task)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_what_a_block_cannot_wait_for_is_on_record(server: WireServer, tmp_path: Path, is_async: bool) -> None:
+    """A plain block holds its loop; a scope that cancels again and again lets nothing wait."""
+    gates: list[Any] = []
+    opened = asyncio.Event()
+
+    async def work(client: Any) -> None:
+        async with AsyncExitStack() as stack:
+            block = contained(prices=PRICES, store=tmp_path / "runs")
+            gates.append(await stack.enter_async_context(block) if is_async else stack.enter_context(block))
+            stream = await chat(client, stream=True, max_tokens=CAP)
+            await anext(aiter(stream))
+            opened.set()
+            await asyncio.Event().wait()
+
+    async with ASYNC.using(ASYNC.chat_client(server)) as client:
+        task = asyncio.create_task(work(client))
+        await opened.wait()
+        cancelled_again_and_again(task)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        now = gates[0].usage
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.wait(others) if others else None
+    assert gates[0].usage == now
+    assert now.tokens.output_tokens == CAP
+    with RunStore(tmp_path / "runs", read_only=True) as store:
+        (run,) = store.runs()
+        assert [event.tag for event in store.events(run.run_id)] == ["run_started", "call_ended", "run_ended"]
+    assert run.cost_nanos == now.cost_nanos
+
+
+async def test_what_the_code_of_a_cancelled_run_left_open_is_on_record(server: WireServer, tmp_path: Path) -> None:
+    opened = asyncio.Event()
+    async with ASYNC.using(ASYNC.chat_client(server)) as client:
+
+        @tool
+        async def look() -> str:
+            """Look."""
+            stream = await chat(client, stream=True, max_tokens=CAP)
+            opened.set()
+            await asyncio.Event().wait()
+            return f"{stream}"
+
+        agent = Agent(ScriptedModel([Call("look"), "done"]), "Work.", str, tools=[look])
+        run = asyncio.create_task(agent.arun("a task", store=tmp_path / "runs", prices={**PRICES, "scripted": FREE}))
+        await opened.wait()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+    with RunStore(tmp_path / "runs", read_only=True) as store:
+        (row,) = store.runs()
+    assert row.cost_nanos is not None
+    assert WORST < row.cost_nanos < 2 * WORST
+
+
+@pytest.mark.parametrize("timeout", ["1h", None])
+def test_a_call_of_a_thread_that_the_block_does_not_wait_for_is_on_record(tmp_path: Path, timeout: str | None) -> None:
+    """At the block's own gate; without a deadline nothing interrupts a thread, and the end presumes the worst."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(30)
+
+    with contained(timeout=timeout, store=tmp_path / "runs") as gate:
+        hint = WrapOptions("ask", cost_estimate_hint=0.25)
+        thread = threading.Thread(target=lambda: gate.call_llm(work, hint))
+        thread.start()
+        assert begun.wait(10)
+    goes_on.set()
+    thread.join()
+    with RunStore(tmp_path / "runs", read_only=True) as store:
+        (run,) = store.runs()
+        (call,) = (event.body for event in store.events(run.run_id) if event.tag == "call_ended")
+    assert (run.cost_nanos, call["cost_nanos"], call["status"]) == (250_000_000, 250_000_000, "aborted")
 
 
 class SharedConnection(httpx2.BaseTransport):

@@ -597,9 +597,14 @@ def usage_if_lost(key: str) -> Usage | None:
     """
     for account, ledger in list(ROOTS.items()):
         if account.key == key and isinstance(ledger, KnowsCalls):
-            demands = ledger.under_way(account)
-            return sum(map(presumed_of, demands), usage_of(account))
+            return usage_at_worst(account, ledger)
     return None
+
+
+def usage_at_worst(account: Account, ledger: Ledger) -> Usage:
+    """Return what an account has used, with the worst case of its calls under way if its ledger knows them."""
+    demands = ledger.under_way(account) if isinstance(ledger, KnowsCalls) else []
+    return sum(map(presumed_of, demands), usage_of(account))
 
 
 def presumed_of(demand: Demand) -> Usage:

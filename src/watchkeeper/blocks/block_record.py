@@ -23,7 +23,8 @@ from uuid import UUID
 from msgspec import structs
 
 from watchkeeper.accounting.admission import Demand
-from watchkeeper.accounting.call_request import CallRequest, Charge
+from watchkeeper.accounting.call_request import CLOSED_UNDER_WAY, CallRequest, Charge, presumed_charge
+from watchkeeper.accounting.ledger import is_inherited, usage_at_worst
 from watchkeeper.app.options import OnStoreFailure, StoreLike
 from watchkeeper.app.recording import Recorder
 from watchkeeper.children.child import ChildFacts, record_end, record_start
@@ -31,7 +32,8 @@ from watchkeeper.children.innermost import innermost_run, inside_scope
 from watchkeeper.children.spending import Records, Spending, ended_call
 from watchkeeper.children.inside import Surrounding
 from watchkeeper.containment.execution_context import ExecutionContext
-from watchkeeper.containment.record import Node
+from watchkeeper.containment.record import Ending, Node
+from watchkeeper.containment.settlement import reserved_amounts
 from watchkeeper.core.clock import Clock
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.forks import in_forked
@@ -282,6 +284,15 @@ class BlockRecord:
         """Take no more runs for its children: code that comes now runs outside."""
         self._inside.close()
 
+    def _presume_left(self) -> None:
+        """Record at their worst case the calls that go on after the block, on threads that nothing can interrupt."""
+        now, elsewhere = self._context.clock.monotonic(), is_inherited(self._context.account)
+        for call in self._context.in_flight:
+            if call.node.ending is None and not elsewhere:
+                tokens, nanos = reserved_amounts(call)
+                ending = Ending(now, "aborted", nanos, tokens, 0, CLOSED_UNDER_WAY.reason, None, None)
+                self.call_ended(call.request, structs.replace(call.node, ending=ending), presumed_charge(tokens, nanos))
+
     def end(self, stop: Stop | None) -> Future[str] | None:
         """Record the end, and begin to write what is left; the future tells what is not on record.
 
@@ -289,8 +300,9 @@ class BlockRecord:
             None if what is around it writes the record.
         """
         scope, context = self.scope, self._context
+        self._presume_left()
         context.tell(None)
-        usage = context.usage
+        usage = usage_at_worst(context.account, context.ledger)
         deadline, took = context.deadline, scope.clock.monotonic() - self._about.began
         ended = RunEnded(
             run_id=scope.run_context.run_id,

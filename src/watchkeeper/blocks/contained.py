@@ -41,7 +41,7 @@ from watchkeeper.core.quantities import CountLike, MoneyLike, count
 from watchkeeper.core.text import logger
 from watchkeeper.core.workers import call_in_loop, run_in_worker, running_task
 from watchkeeper.runtime.result import broken_off
-from watchkeeper.runtime.user_code import closed
+from watchkeeper.runtime.user_code import block_until_booked, booked, closed
 from watchkeeper.shield.circuit_breaker import CircuitBreaker, CircuitBreakers
 from watchkeeper.shield.decision import Decision, SafetyEvent
 from watchkeeper.shield.pipeline import ShieldPipeline
@@ -442,7 +442,10 @@ class Block:
         ending = self._ending(error)
         try:
             self._traffic.settle(self.context, self.context.close)
+            self._book_left()
+            block_until_booked(self.context)
         finally:
+            self._book_left()
             if self._ledger is not None:
                 self._ledger.shutdown()
             written = self._record_end(ending)
@@ -458,14 +461,25 @@ class Block:
         ending = self._ending(error)
         try:
             await self._traffic.asettle(self.context, self.context.close)
+            await booked(self.context)
         finally:
-            self.context.close()
+            self._book_left()
             written = self._record_end(ending)
             if self._ledger is not None:
                 await closed("the ledger", run_in_worker(self._ledger.shutdown, must_run=True))
         if written is not None:
             ending = self._noted(ending, await asyncio.wrap_future(written))
         ending.conclude(self.context)
+
+    def _book_left(self) -> None:
+        """Close the context, and book what waits on the running loop: it ends when that loop runs again.
+
+        A plain block in a coroutine holds that loop, and a cancelled block may not wait.
+        """
+        if not self.context.is_closed:
+            self.context.close()
+        for context in {self.context, *(call.context for call in self._traffic.below(self.context))}:
+            context.book_left()
 
     def _record_end(self, ending: Ending) -> Future[str] | None:
         return None if self._record is None else self._record.end(ending.on_record)

@@ -59,10 +59,9 @@ from watchkeeper.containment.in_flight import (
     run_blocking,
     run_steps,
 )
-from watchkeeper.containment.record import Outcome
-from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener, Witness
+from watchkeeper.containment.record import ContextSnapshot, Incidents, Listener, Outcome, Witness
 from watchkeeper.containment.tracing import Tracer, leave
-from watchkeeper.containment.settlement import abandon, book_stranded, finish, never_began, recover
+from watchkeeper.containment.settlement import abandon, book_left, book_stranded, finish, never_began, recover
 from watchkeeper.accounting.budget import BudgetStatus
 from watchkeeper.core.cancellation import CancellationToken
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
@@ -662,6 +661,10 @@ class ExecutionContext:
         self._unlink()
         self._calls.close()
         book_stranded(self._calls)
+
+    def book_left(self) -> None:
+        """Book the worst case of what a closed context has under way on the running loop, and correct it at its end."""
+        book_left(self._calls)
 
     def __del__(self) -> None:
         """Close a context that was not closed, so that what it holds is released."""

@@ -153,6 +153,7 @@ class InFlightCall(Ticket, eq=False, kw_only=True):
         wake: Wakes a thread that waits for the work.
         abandoned_task: The task in which abandoned work goes on.
         abandoned_thread: The worker's call in which abandoned work goes on.
+        left: What was booked for it because its context could not wait for its end; else None.
     """
 
     request: CallRequest
@@ -173,6 +174,7 @@ class InFlightCall(Ticket, eq=False, kw_only=True):
     wake: Callable[[], None] | None = None
     abandoned_task: asyncio.Task[Any] | None = None
     abandoned_thread: BlockingCall[Any] | None = None
+    left: Charge | None = None
     _timer: Timer | None = None
     _foreign: int = 0  # cancellations of the task that were pending when it was armed
     _owes_uncancel: bool = False

@@ -27,11 +27,12 @@ from watchkeeper.containment.guards import GuardedCall, stop_by_hook
 from watchkeeper.containment.in_flight import CURRENT_CALL, InFlightCall, Interruption, Meter
 from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import Ending, NodeStatus
-from watchkeeper.core.clock import Clock
+from watchkeeper.core.clock import Clock, running_loop
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.text import error_text, logger, shown
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.usage import NOTHING_PRESUMED, TokenUsage
+from watchkeeper.core.workers import running_task
 from watchkeeper.shield.decision import Decision
 
 
@@ -41,6 +42,8 @@ def finish(
     """Settle and record a call whose work has ended; raise what must not be swallowed."""
     cancelled, reached = call.cancelled, call.cancelled or call.outer_cancelled
     foreign = call.disarm()
+    if call.left is not None:
+        return finish_left(calls, call, call.left, value, error, meter, foreign=foreign)
     now = calls.clock.monotonic()
     reason = call.interrupted
     if reason is None:
@@ -129,6 +132,41 @@ def book_stranded(calls: ContextCalls) -> None:
         if call.is_stranded:
             call.abandoned_task = call.task  # when the collector closes its coroutine, it is not settled once more
             book_presumed(calls, call)
+
+
+def book_left(calls: ContextCalls) -> None:
+    """Book the calls of a closed context that wait on the running loop, which its end cannot wait for.
+
+    They were interrupted, and end when the loop runs again; until then they are presumed to have cost what is reserved.
+    """
+    loop, task = running_loop(), running_task()
+    for call in list(calls.in_flight.values()):
+        waits_here = call.task is not None and call.task is not task and call.task.get_loop() is loop
+        if waits_here and call.node.ending is None:
+            call.left = presumed_charge(*reserved_amounts(call))
+            stop = stop_of(calls.account) or CLOSED_UNDER_WAY
+            record(calls, call, call.left, "aborted", stop.reason, None, calls.clock.monotonic())
+
+
+def finish_left(
+    calls: ContextCalls,
+    call: InFlightCall,
+    booked: Charge,
+    value: Any,
+    error: BaseException | None,
+    meter: Meter[Any] | None,
+    *,
+    foreign: bool,
+) -> Outcome[Any]:
+    """Correct what `book_left` has booked, now that the call has ended; raise what must not be swallowed."""
+    LateResult(call, booked, meter, calls.ledger, calls.clock, lambda: None).arrive(value, error)
+    if foreign:
+        raise asyncio.CancelledError
+    if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
+        raise error
+    stop = stop_of(calls.account) or CLOSED_UNDER_WAY
+    failed = error if isinstance(error, Exception) else None
+    return Outcome(Decision.HALT, value, failed, stop.reason, stop, call.node)
 
 
 def conclude(

@@ -23,6 +23,7 @@ from watchkeeper.children.nested_adapter import response_of
 from watchkeeper.children.spending import spending_on_record
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.accounting.budget import Budget, BudgetTracker
+from watchkeeper.accounting.ledger import usage_at_worst
 from watchkeeper.core.clock import SYSTEM_CLOCK, Clock, Deadline
 from watchkeeper.core.errors import ConfigurationError, LimitsError, Stop, StoreError, UnpricedModelError
 from watchkeeper.core.ids import SYSTEM_IDS, IdSource, RunContext, root_run_context
@@ -110,7 +111,7 @@ async def _executed(
             again = resumed.event(scope.gate, scope.gate.limits, digests_of(plan), scope.clock.now(), item=scope.item)
             scope.record(again)
     try:
-        with spending_on_record(scope):
+        with spending_on_record(scope), left_is_booked(scope.gate):
             if opened is not None and (resumed is None or resumed.forked) and scope.durable is not None:
                 await _put_on_record(plan, scope, scope.durable, opened())
             ending = await drive(plan, scope, transcript, execute, recorded)
@@ -129,6 +130,17 @@ async def _executed(
         error=ending.error if end.stop is not None else None,
         answered_by=ending.answered_by,
     )
+
+
+@contextmanager
+def left_is_booked(gate: ExecutionContext) -> Generator[None]:
+    """Close a gate if the block is broken off, and book what its code has left under way: nobody waits for that."""
+    try:
+        yield
+    except BaseException:
+        gate.close()
+        gate.book_left()
+        raise
 
 
 def in_force(limits: Limits, session: Session, clock: Clock, late: float = 0.0) -> Limits:
@@ -259,7 +271,8 @@ def _close(
 ) -> RunEnded:
     """Record the end: the prompt's outcome, then the run's, with the time that was left."""
     gate, now = scope.gate, scope.clock.now()
-    usage, took = gate.usage, timedelta(seconds=scope.clock.monotonic() - began).total_seconds()
+    usage = usage_at_worst(gate.account, gate.ledger)
+    took = timedelta(seconds=scope.clock.monotonic() - began).total_seconds()
     remaining = gate.deadline.remaining(scope.clock).total_seconds() if gate.deadline else None
     if end.stop is None:
         scope.record(

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Awaitable
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+from watchkeeper.accounting.ledger import is_inherited
 from watchkeeper.containment.execution_context import ExecutionContext
 from watchkeeper.containment.in_flight import set_timer
 from watchkeeper.core.cancellation import CancellationToken
-from watchkeeper.core.clock import Clock
+from watchkeeper.core.clock import SYSTEM_CLOCK, Clock
 from watchkeeper.core.text import CrashError, logger
 from watchkeeper.core.workers import call_in_loop, is_crash
 
@@ -147,8 +149,22 @@ async def booked(gate: ExecutionContext) -> None:
             return
 
 
+def block_until_booked(gate: ExecutionContext) -> None:
+    """Do the same in plain code, for a gate that is closed."""
+    never = threading.Event()
+    for _ in range(LOOKS):
+        if is_over(gate):
+            return
+        SYSTEM_CLOCK.wait(never, BOOKING_SECONDS / LOOKS)
+
+
 def is_over(gate: ExecutionContext) -> bool:
-    """Return whether no call is under way at a gate or below; one that was abandoned is booked."""
+    """Return whether no call is under way at a gate or below; one that was abandoned is booked.
+
+    In a forked process nothing is under way at the gates of its parent process.
+    """
+    if is_inherited(gate.account):
+        return True
     left = (call for call in gate.in_flight if call.abandoned_thread is None and call.abandoned_task is None)
     return gate.is_booked and next(left, None) is None
 
