@@ -458,17 +458,24 @@ def test_a_process_that_was_stopped_is_killed_although_it_has_another_parent_sin
 ) -> None:
     guard, left = 5, 10  # numbers that no process has here: all that the system says is replaced
     signals: list[int] = []
+    process: Any = vars(sweeping)["_Process"]
 
     def look(number: int) -> Any:
         if number == guard:
-            return sweeping._Process(guard, 3, "Z", 1, guard, guard)
+            return process(guard, 3, "Z", 1, guard, guard)
         parent = guard if not signals else 1  # the guard's end came between the two looks
-        return sweeping._Process(left, 7, "S", parent, left, left) if SIGKILL not in signals else None
+        return process(left, 7, "S", parent, left, left) if SIGKILL not in signals else None
+
+    def take_note(_: object, number: int) -> None:
+        signals.append(number)
+
+    def is_of_no_call(*_: object) -> bool:
+        return False
 
     monkeypatch.setattr(sweeping, "_numbers", lambda: [guard, left])
     monkeypatch.setattr(sweeping, "_look", look)
-    monkeypatch.setattr(sweeping, "_signal", lambda process, number: signals.append(number))
-    monkeypatch.setattr(sweeping, "_belongs", lambda lost, process: False)
-    monkeypatch.setattr(os, "killpg", lambda group, number: None)
+    monkeypatch.setattr(sweeping, "_signal", take_note)
+    monkeypatch.setattr(sweeping, "_belongs", is_of_no_call)
+    monkeypatch.setattr(os, "killpg", is_of_no_call)
     sweeping.sweep(sweeping.Lost(guard, None, "mark"))
     assert signals == [SIGSTOP, SIGKILL]
