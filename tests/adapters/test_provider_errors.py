@@ -128,6 +128,14 @@ def test_long_words_are_cut() -> None:
     assert message.endswith("[...]")
 
 
+@pytest.mark.parametrize("field", ["code", "type"])
+def test_a_long_code_is_cut(field: str) -> None:
+    said = {field: "x" * 5000}
+    assert len(reply_error(said, "openai").message) < 600
+    error = mapped(500, said)
+    assert len(error.message) + len(error.provider_payload["code"]) < 1200
+
+
 def test_the_request_is_named_for_the_providers_support() -> None:
     payload = mapped(500, {"code": "odd"}, {"x-request-id": "req_7"}).provider_payload
     assert (payload["request_id"], payload["code"], payload["status"]) == ("req_7", "odd", 500)

@@ -429,6 +429,17 @@ def test_the_first_unknown_field_is_named_with_its_place(value: Any, said: str) 
     assert unknown_field(value, SCHEMA) == said
 
 
+def test_a_name_of_megabytes_is_neither_compared_nor_repeated() -> None:
+    said = unknown_field({"n" * 50_000_000: 1}, SCHEMA)  # half a minute, if it were looked for a near one
+    assert said is not None
+    assert len(said) < 300
+
+
+def test_a_long_name_above_many_values_is_not_written_down_for_each() -> None:
+    value = {"numbers": {"n" * 5_000_000: [1] * 200_000}}  # a minute and more, if it were
+    assert unknown_field(value, SCHEMA) is None
+
+
 @pytest.mark.parametrize("value", [None, 3, "x", [1, 2], {"leaf": None}, {"numbers": {"any": 1}}, {"leaf": 5}])
 def test_what_is_wrong_in_another_way_is_not_its_business(value: Any) -> None:
     assert unknown_field(value, SCHEMA) is None

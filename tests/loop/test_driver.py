@@ -636,3 +636,12 @@ def said(model: ScriptedModel) -> str:
 
 def events_in(session: Session, type_: type) -> list[object]:
     return [envelope.event for envelope in session.log if isinstance(envelope.event, type_)]
+
+
+@pytest.mark.parametrize("finish", ["refusal", "unknown"])
+async def test_endless_words_of_a_provider_do_not_make_an_endless_stop(finish: Any) -> None:
+    words = "x" * 1_000_000
+    reply = ModelReply(AssistantMessage("Hm."), TokenUsage(1, 1), finish, "m", refusal=words, ended_by=words)
+    result = await play(agent(), [reply, reply])
+    assert result.stop is not None
+    assert len(result.stop.message) < 2_200

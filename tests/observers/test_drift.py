@@ -274,3 +274,15 @@ def test_thresholds_that_make_no_sense_are_refused(fields: dict[str, Any], said:
 
 def test_a_number_with_punctuation_is_compared_by_its_digits() -> None:
     assert grade(home_of((), "retime route 12"), ":12", "route") == STRONG
+
+
+def test_a_long_name_of_an_argument_is_not_repeated_for_each_value_below_it() -> None:
+    long = "n" * 1_000_000
+    found = arguments_of({long: {f"k{number}": number for number in range(50)}, "n" * 999_999: {"k0": 0}})
+    assert len(found) == 51
+    assert max(len(each.path) for each in found) < 200
+    assert len({each.path for each in found}) == 51
+
+
+def test_blanks_at_the_beginning_of_an_argument_are_not_all_read() -> None:
+    assert touched_by(arguments_of({"q": " " * 50_000_000 + "x"})) == []  # half a minute, if they were

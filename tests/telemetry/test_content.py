@@ -108,3 +108,28 @@ async def test_the_name_of_a_tool_that_a_model_made_up_is_bounded(kept: Kept) ->
     [span] = kept.of(names.EXECUTE_TOOL)
     assert len(span.name) < 300
     assert len(attributes(span)[names.TOOL_NAME]) <= TEXT_CHARS
+
+
+@pytest.mark.parametrize("levels", [150, 900, 7_000])
+async def test_arguments_that_are_nested_too_deeply_cost_no_span(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, levels: int
+) -> None:
+    monkeypatch.setenv(CAPTURE, "SPAN_AND_EVENT")
+    deep = "[" * levels + "]" * levels
+    script = [Call("echo", f'{{"text": {deep}}}'), Say(Report(1))]
+    await play(agent(echo), script, telemetry=kept.telemetry)
+    called, answered = kept.of(names.CHAT)
+    assert len(kept.of(names.EXECUTE_TOOL)) == 1
+    assert deep in attributes(called)[names.OUTPUT_MESSAGES]
+    assert deep in attributes(answered)[names.INPUT_MESSAGES]
+
+
+async def test_content_that_cannot_be_told_costs_no_span(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object) -> str:
+        raise RecursionError
+
+    monkeypatch.setenv(CAPTURE, "SPAN_ONLY")
+    monkeypatch.setattr("watchkeeper.telemetry.reading.document", fails)
+    monkeypatch.setattr("watchkeeper.telemetry.reading.answer", fails)
+    await play(agent(echo), [Call("echo", {"text": "x"}), Say(Report(1))], telemetry=kept.telemetry)
+    assert (len(kept.of(names.CHAT)), len(kept.of(names.EXECUTE_TOOL))) == (2, 1)

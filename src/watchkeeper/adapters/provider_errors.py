@@ -156,7 +156,7 @@ def describe(body: object) -> tuple[str, str]:
         fields = cast("Mapping[str, Any]", inner)
     elif isinstance(inner, str):
         return "", shorten(inner)
-    names = [str(fields[key]) for key in ("code", "type") if fields.get(key)]
+    names = [shorten(str(fields[key])) for key in ("code", "type") if fields.get(key)]
     code = next((name for name in names if name in BY_CODE), names[0] if names else "")
     return code, shorten(str(fields.get("message") or ""))
 

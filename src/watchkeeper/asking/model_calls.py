@@ -22,7 +22,7 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError, SessionError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply
-from watchkeeper.core.text import error_text, storable
+from watchkeeper.core.text import as_said, error_text, storable
 from watchkeeper.core.usage import TokenUsage
 from watchkeeper.asking.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage
 from watchkeeper.asking.retry import (
@@ -257,7 +257,7 @@ class ModelCalls:
         if outcome.decision is not Decision.ALLOW or outcome.error is not None or reply is None:
             raise self._failure(outcome, turn, number, heard)
         if reply.finish == "refusal" and self._successor(turn.phase) is not None:
-            said = reply.refusal or reply.message.text or "no reason given"
+            said = as_said(reply.refusal or reply.message.text or "no reason given")
             raise ProviderError(f"the model refused: {said}", fault="refused", provider=model.provider, billed=True)
         reply = self._with_own_call_ids(reply)
         self._record_reply(self._replied(reply, turn, spent, (clock.monotonic() - began) * 1000), model.provider)

@@ -16,16 +16,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, TypeGuard, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeGuard, TypeVar, cast
 
 import msgspec
 
 from watchkeeper.core.errors import ConfigurationError, WatchkeeperError
-from watchkeeper.core.text import clipped, shown
+from watchkeeper.core.text import clipped, nearest, shown
 
 T = TypeVar("T")
 
 Schema = Mapping[str, Any]
+
+LONGEST_SHOWN: Final = 200
+"""Characters of a name that an error repeats: a model may choose one of megabytes."""
 
 _DEFINITIONS: Final = "#/$defs/"
 _JSON_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
@@ -168,7 +171,8 @@ def _clean(error: Exception) -> str:
 
 
 def _place(location: Iterable[str | int]) -> str:
-    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    parts = (f"[{part}]" if isinstance(part, int) else f".{clipped(part, LONGEST_SHOWN)}" for part in location)
+    return "$" + "".join(parts)
 
 
 def _foreign(value: Any) -> Any:
@@ -360,7 +364,31 @@ def unknown_field(value: Any, schema: Schema) -> str | None:
 
     The decoders skip unknown fields, so a misspelt optional field would be lost without an error.
     """
-    return _unknown(value, schema, schema.get("$defs", {}), "")
+    found = _unknown(value, schema, schema.get("$defs", {}))
+    return None if found is None else found.in_words()
+
+
+class _Unknown(NamedTuple):
+    """A field that is not known, and where it is.
+
+    Attributes:
+        name: Its name.
+        known: The fields that there are.
+        way: The way to it from outside, the last step first; filled on the way back, because a place that is written
+            down for every part of a value takes as long as the names on its way, which a model chose, are.
+    """
+
+    name: str
+    known: list[str]
+    way: list[str | int]
+
+    def in_words(self) -> str:
+        """Return what is wrong, with names of a readable length."""
+        near = nearest(self.name, self.known)
+        hint = f" (did you mean `{near}`?)" if near else ""
+        inside = f"; known there: {', '.join(self.known) or 'none'}" if self.way else ""
+        place = _place((*reversed(self.way), self.name)).removeprefix("$").removeprefix(".")
+        return f"unknown field `{place}`{hint}{inside}"
 
 
 def resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
@@ -369,7 +397,7 @@ def resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
     return definitions[reference.removeprefix(_DEFINITIONS)] if isinstance(reference, str) else schema
 
 
-def _unknown(value: Any, schema: Any, definitions: Mapping[str, Schema], place: str) -> str | None:
+def _unknown(value: Any, schema: Any, definitions: Mapping[str, Schema]) -> _Unknown | None:
     if not isinstance(schema, Mapping):
         return None
     schema = resolved(cast("Schema", schema), definitions)
@@ -377,35 +405,28 @@ def _unknown(value: Any, schema: Any, definitions: Mapping[str, Schema], place: 
     if options:
         kind = "object" if isinstance(value, dict) else "array"
         fitting = [option for option in options if resolved(option, definitions).get("type") == kind]
-        found = [_unknown(value, option, definitions, place) for option in fitting]
+        found = [_unknown(value, option, definitions) for option in fitting]
         return None if None in found or not found else found[0]
-    deeper: str | None = None
+    deeper: _Unknown | None = None
     if isinstance(value, dict):
         properties: Mapping[str, Any] = schema.get("properties", {})
         others = schema.get("additionalProperties", True)
         for name, part in cast("dict[str, Any]", value).items():
             if name not in properties and others is False:
-                return _no_such_field(place, name, list(properties))
-            deeper = _unknown(part, properties.get(name, others), definitions, f"{place}.{name}")
+                return _Unknown(name, list(properties), [])
+            deeper = _unknown(part, properties.get(name, others), definitions)
             if deeper is not None:
+                deeper.way.append(name)
                 break
     elif isinstance(value, list):
         first: Sequence[Any] = schema.get("prefixItems", ())
         for index, part in enumerate(cast("Sequence[Any]", value)):
             inner = first[index] if index < len(first) else schema.get("items")
-            deeper = _unknown(part, inner, definitions, f"{place}[{index}]")
+            deeper = _unknown(part, inner, definitions)
             if deeper is not None:
+                deeper.way.append(index)
                 break
     return deeper
-
-
-def _no_such_field(place: str, name: str, known: list[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" (did you mean `{near[0]}`?)" if near else ""
-    inside = f"; known there: {', '.join(known) or 'none'}" if place else ""
-    return f"unknown field `{f'{place}.{name}'.removeprefix('.')}`{hint}{inside}"
 
 
 _FIELD_SECTIONS: Final = (

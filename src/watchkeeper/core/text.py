@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -47,6 +48,12 @@ MOST_ERRORS: Final = 4
 """Errors of a traceback that are kept: the last one, and those before it."""
 
 MOST_TRACEBACK_CHARS: Final = 4_000
+
+LONGEST_SLIP: Final = 200
+"""Characters of the longest name for which a near one is looked for."""
+
+QUOTED_CHARS: Final = 2_000
+"""Characters of what a model or a provider said that a message repeats; the record has all of it."""
 
 _AND_THEN: Final = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
 
@@ -108,6 +115,21 @@ def fold_points(line: str, width: int, margin: int = 0) -> list[int]:
     return points
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return which known name was probably meant; None if none is alike.
+
+    Args:
+        name: A name that somebody else wrote. One of more than `LONGEST_SLIP` characters is not compared: it is no slip
+            of the pen, and to compare one of megabytes takes half a minute.
+        known: The names that there are.
+    """
+    if len(name) > LONGEST_SLIP:
+        return None
+    import difflib  # few processes need it
+
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+
+
 def bounded(text: str, most: int) -> str:
     """Return a text, cut with a note if it is longer than ``most`` characters.
 
@@ -118,6 +140,14 @@ def bounded(text: str, most: int) -> str:
     if len(text) <= most:
         return storable(text)
     return f"{storable(text[:most])}\n[cut: {len(text) - most:,} more characters]"
+
+
+def as_said(text: str) -> str:
+    """Return what a model or a provider said, for a message: at most `QUOTED_CHARS` characters of it.
+
+    Credentials are replaced first, so that the cut leaves no part of one.
+    """
+    return text if len(text) <= QUOTED_CHARS else f"{redacted(text)[:QUOTED_CHARS]} [...]"
 
 
 def clipped(text: str, most: int) -> str:

@@ -22,6 +22,7 @@ from watchkeeper.core.messages import AssistantMessage, Message, Part, ToolCall,
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import STATES, CompletionState, CompletionStatus, FinishReason, ModelReply
 from watchkeeper.core.quantities import counted
+from watchkeeper.core.text import as_said
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -329,7 +330,7 @@ class TurnMachine:
         if landing:
             return self._handed_over(reply, kept)
         if reply.finish == "refusal":
-            said = reply.refusal or reply.message.text or "no reason given"
+            said = as_said(reply.refusal or reply.message.text or "no reason given")
             return self._end_stopped(Stop("refused", "provider", f"The model refused: {said}"))
         if kept is None and not said.strip():
             stop = Stop("empty_answer", "loop", "The model answered with nothing, twice in a row.")
@@ -344,7 +345,7 @@ class TurnMachine:
             stop = Stop("output_invalid", "loop", "The final answer was cut off at the output limit, twice in a row.")
             return self._ask_again(CUT_NOTICE, stop)
         if reply.finish in ("unknown", "tool_calls"):
-            why = f"for a reason that is not known ({reply.ended_by or 'none was given'})"
+            why = f"for a reason that is not known ({as_said(reply.ended_by) or 'none was given'})"
             if reply.finish == "tool_calls":
                 why = "with tool calls as the reason, but has none"
             stop = Stop(

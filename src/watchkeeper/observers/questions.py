@@ -344,16 +344,22 @@ def flat(params: Any, path: str = "", depth: int = 0) -> Iterable[tuple[str, Any
         named = cast("Any", params)
         for key in sorted(map(str, list(named)[:READ_VALUES])):
             value = named.get(key)
+            inside = f"{path}.{_brief(key)}"
             if isinstance(value, str):
-                yield f"{path}.{key}", value
+                yield inside, value
             else:
-                yield from _within(value, f"{path}.{key}", depth)
+                yield from _within(value, inside, depth)
     elif isinstance(params, msgspec.Struct):
         for name in params.__struct_fields__:
             yield from _within(getattr(params, name), f"{path}.{name}", depth)
     elif is_dataclass(params):
         for item in fields(params):
             yield from _within(getattr(params, item.name), f"{path}.{item.name}", depth)
+
+
+def _brief(key: str) -> str:
+    """Return a name, or the beginning of a long one with a fingerprint: it is repeated for each value that it has."""
+    return key if len(key) <= LONGEST_NAME else f"{key[:LONGEST_KEY]}{hash(key)}"
 
 
 def _within(value: Any, path: str, depth: int) -> Iterable[tuple[str, Any]]:

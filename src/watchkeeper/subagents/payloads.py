@@ -8,7 +8,6 @@ wrong, with which value, and what to write instead: a model reads it and tries a
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
@@ -16,7 +15,7 @@ from uuid import UUID
 
 from watchkeeper.core.errors import PromptDefinitionError, ToolValidationError
 from watchkeeper.core.model import CompletionState
-from watchkeeper.core.text import clipped
+from watchkeeper.core.text import clipped, nearest
 from watchkeeper.core.type_tags import own_value
 from watchkeeper.prompt.template import Prompt, PromptTemplate
 from watchkeeper.session.log import event
@@ -288,8 +287,8 @@ def prompt_of(task: DispatchSubagent, registry: PromptRegistry) -> Prompt[Any]:
 def _suggested(name: str, prompts: Iterable[Prompt[Any]]) -> tuple[str, str]:
     """Return the prompt whose name is nearest, quoted, or nothing; and the names of all."""
     names = [f"{prompt.ns}/{prompt.key}" for prompt in prompts]
-    near = difflib.get_close_matches(name, names, n=1)
-    return repr(near[0]) if near else "", ", ".join(names) or "none"
+    near = nearest(name, names)
+    return repr(near) if near else "", ", ".join(names) or "none"
 
 
 def check_version(task: DispatchSubagent, snapshot: Snapshot) -> None:

@@ -202,12 +202,14 @@ class Reader:
         )
         call.put({names.FINISH_REASONS: [event.finish]})
         where = captured()
-        if where:
-            content = self._content(event)
-            call.put_content(content if where in ON_SPANS else {})
-            if where in IN_EVENTS:
-                self._instruments.log(names.DETAILS, nanoseconds(at), {**call.attributes, **content}, call.context)
-        call.finish(self._instruments)
+        try:
+            if where:
+                content = self._content(event)
+                call.put_content(content if where in ON_SPANS else {})
+                if where in IN_EVENTS:
+                    self._instruments.log(names.DETAILS, nanoseconds(at), {**call.attributes, **content}, call.context)
+        finally:  # content is what others wrote: if it cannot be told, the call is
+            call.finish(self._instruments)
 
     def _content(self, event: ModelReplied) -> dict[str, str]:
         plan = self._run.plan
@@ -245,16 +247,18 @@ class Reader:
         call.put(facts)
         if wrong is not None:
             call.fail(error_type, wrong)
-        if captured() in ON_SPANS:
-            content = {
-                names.TOOL_ARGUMENTS: document(arguments_of(event)),
-                names.TOOL_RESULT: document(event.rendered_output),
-            }
-            call.put_content(content)
-        if not call.call.is_settled:
-            self._run.calls[call.call.node.number] = call
-            return
-        call.finish(self._instruments)
+        try:
+            if captured() in ON_SPANS:
+                content = {
+                    names.TOOL_ARGUMENTS: document(arguments_of(event)),
+                    names.TOOL_RESULT: document(event.rendered_output),
+                }
+                call.put_content(content)
+        finally:
+            if call.call.is_settled:
+                call.finish(self._instruments)
+            else:
+                self._run.calls[call.call.node.number] = call
 
     def _never_began(
         self, event: ToolInvoked, at: datetime, facts: dict[str, Any], error_type: str, wrong: str | None

@@ -16,6 +16,8 @@ from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Syst
 from watchkeeper.core.model import FinishReason
 from watchkeeper.core.secrets import HELD, redacted
 from watchkeeper.core.text import bounded, clipped, storable
+from watchkeeper.core.codec import CodecError
+from watchkeeper.session.tagging import check
 from watchkeeper.tools.tool import Tool
 
 TEXT_CHARS: Final = 2_000
@@ -168,7 +170,12 @@ def _image(part: ImagePart) -> dict[str, Any]:
 
 
 def _arguments(written: str) -> Any:
-    try:
-        return json.loads(written) if len(written) <= PART_CHARS else _cut(written)
-    except ValueError:
+    """Return the arguments of a call as JSON-able data; as text if they are too long or too deep, or no JSON."""
+    if len(written) > PART_CHARS:
         return _cut(written)
+    try:
+        read = json.loads(written)
+        check(read)
+    except (ValueError, RecursionError, CodecError):
+        return _cut(written)
+    return read

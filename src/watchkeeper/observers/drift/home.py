@@ -318,8 +318,9 @@ def _decoded(text: str) -> Any:
 
 def _in_text(key: str, about: Kind, text: str) -> Iterable[Thing]:
     kind, is_verb, _ = about
+    text = text[:READ_CHARS]  # some patterns read all blanks at its beginning
     if "File: " in text or "+++ " in text:
-        return [path_of(path)._replace(written=True) for path in PATCHED.findall(text[:READ_CHARS])[:TOUCHED]]
+        return [path_of(path)._replace(written=True) for path in PATCHED.findall(text)[:TOUCHED]]
     if SQL.match(text):
         names = set(TABLES.findall(text[:LINE_CHARS].lower())) - set(COMMON_TABLES.findall(text[:LINE_CHARS].lower()))
         return [
