@@ -210,9 +210,8 @@ def both_ends(text: str) -> str:
     return f"{text[:half]}\nmiddle{hash(text[half:-half])}\n{text[-half:]}"
 
 
-def settle(question: Question, *, written: bool) -> bool:
-    """Take what may be written as written or as asked for, now that the result is known; return whether it is asked."""
-    asked = bool(question.maybe) and not written
+def settle(question: Question, *, written: bool) -> None:
+    """Take what may be written as written or as asked for, now that the result is known."""
     if written:
         question.payload += question.maybe
     else:
@@ -221,7 +220,6 @@ def settle(question: Question, *, written: bool) -> bool:
     question.maybe = []
     if not question.asked and not question.payload:
         question.shown = question.exact
-    return asked
 
 
 @lru_cache(maxsize=1024)

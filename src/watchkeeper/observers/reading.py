@@ -24,7 +24,6 @@ from watchkeeper.observers.questions import (
     THINGS,
     Argument,
     Question,
-    Terms,
     arguments_of,
     read_arguments,
     settle,
@@ -75,9 +74,7 @@ MEASURED: Final = frozenset(("in", "after", "within", "real", "user", "sys"))
 """Words after which only a duration passes."""
 
 LASTED_FIRST: Final = re.compile(r"\A\s*[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]")
-LASTED_LAST: Final = re.compile(
-    r"[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]\s*\Z|, [\d.,]+ ?ms(?=\)\s*\Z)"
-)
+LASTED_LAST: Final = re.compile(r"[(\[](?:[\d.,]+ ?m?s|\d\d?:\d\d(?::\d\d)?)[)\]]\s*\Z|, [\d.,]+ ?ms(?=\)\s*\Z)")
 """How long a call lasted, or when it was made, at the beginning and at the end of its result."""
 
 UNITS: Final = re.compile(r"[\d.,]+ ?(?:ns|µs|us|ms|msec)|\d+[.,]\d+ ?(?:s|secs?|seconds?)")
@@ -120,6 +117,7 @@ ROW_WORDS: Final = 2
 NOUGHT: Final = frozenset(("0", "1"))
 DIGITS: Final = frozenset("-0123456789")
 DAY: Final = re.compile(r"(?:19|20)\d{6}")
+DAY_CHARS: Final = 8
 AMOUNT: Final = re.compile(r"\d+(?:\.\d+)?")
 AMOUNTS: Final = 4
 """What has more numbers is not a setting that is tried in steps."""
@@ -275,33 +273,31 @@ def read_call(invoked: ToolInvoked, index: int) -> Reading:
     text = result_of(invoked.rendered_output, question).lower()
     tokens = tokens_of(text)
     found = frozenset(tokens) - ENDS
-    terms = terms_of(question)
     verdict = verdict_of(
         text,
         error_message(invoked) or "",
         success=is_success(invoked),
         words=found,
-        literals=terms.literals,
         question=question,
     )
-    if settle(question, written=verdict.outcome == "failed" or _acknowledges(len(tokens), found)):
-        terms = terms_of(question)
-    return _reading(invoked, index, question, terms, text, tokens, found, verdict)
+    may_be_written = bool(question.maybe)
+    settle(question, written=may_be_written and (verdict.outcome == "failed" or _acknowledges(len(tokens), found)))
+    return _reading(invoked, index, question, text, tokens, found, verdict)
 
 
 def _reading(
     invoked: ToolInvoked,
     index: int,
     question: Question,
-    terms: Terms,
     text: str,
     tokens: list[str],
     found: frozenset[str],
     verdict: Verdict,
 ) -> Reading:
+    terms = terms_of(question)
     literals, words = terms.literals.difference(question.doing), terms.words  # operations are no names
-    asked = " ".join(question.asked)
-    spoken = frozenset((*tokens_of(asked.lower()), *asked.lower().split()))
+    asked = " ".join(question.asked).lower()
+    spoken = frozenset((*tokens_of(asked), *asked.split()))
     echo = _echo_of(question, spoken)
     numbers, labels, rows = parts_of(tokens, spoken)
     size, success = len(tokens), is_success(invoked)
@@ -329,7 +325,7 @@ def _reading(
         action=hash((*key, *question.payload)),
         literals=literals,
         names=frozenset(question.names),
-        keys=frozenset([name for name in question.names if not DAY.fullmatch(name)]),
+        keys=frozenset([name for name in question.names if len(name) != DAY_CHARS or not DAY.fullmatch(name)]),
         words=words - ENVELOPE,
         amount=amount,
         likes=likes,

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple, cast
 import msgspec
 
 from watchkeeper.observers.failures.causes import classed, is_strong
-from watchkeeper.observers.questions import Question, plain, words_of
+from watchkeeper.observers.questions import Question, plain, terms_of, words_of
 
 Outcome = Literal["succeeded", "failed", "neither", "doubtful"]
 
@@ -335,9 +335,7 @@ NO_HITS: Final = re.compile(
 ERRORLIKE: Final = re.compile(r"error|denied|refused|failed|exception|cannot|could not|unable|fatal|unauthori|expired")
 
 
-def verdict_of(
-    text: str, message: str, *, success: bool, words: frozenset[str], literals: frozenset[str], question: Question
-) -> Verdict:
+def verdict_of(text: str, message: str, *, success: bool, words: frozenset[str], question: Question) -> Verdict:
     """Return how a call came out.
 
     Args:
@@ -345,7 +343,6 @@ def verdict_of(
         message: What the tool reports to have gone wrong.
         success: Whether it reports a success.
         words: The words of the result.
-        literals: The names and numbers that were asked for.
         question: What was asked for.
     """
     has_code = (
@@ -364,7 +361,7 @@ def verdict_of(
     if success and not code:
         if has_code and HINTS.isdisjoint(words) and body.isascii() and not _has_part(body):
             return SUCCEEDED
-        said = _refuses(body, literals, words, question)
+        said = _refuses(body, words, question)
         if said != "failed":
             if said == "succeeded" and _is_doubtful(body):
                 return Verdict("doubtful", body)
@@ -380,7 +377,7 @@ def _has_part(text: str) -> bool:
     return any(map(edges.__contains__, HINT_PARTS))
 
 
-def _refuses(body: str, literals: frozenset[str], words: frozenset[str], question: Question) -> Outcome:
+def _refuses(body: str, words: frozenset[str], question: Question) -> Outcome:
     """Whether a result says that what was asked was refused or went wrong."""
     if body.startswith("<") and len(body) <= SHORT and STRUCTURED.search(body, 0, FIRST_CHARS) is None:
         bare = TAG.sub(" ", body).strip()
@@ -408,7 +405,7 @@ def _refuses(body: str, literals: frozenset[str], words: frozenset[str], questio
         return "failed"
     if len(body) > LINE or len(lines) > FEW or (len(lines) > 1 and all(ITEM.match(line) for line in lines)):
         return "succeeded"
-    return _refuses_in_words(body, literals, words, question)
+    return _refuses_in_words(body, words, question)
 
 
 def _is_doubtful(body: str) -> bool:
@@ -416,21 +413,19 @@ def _is_doubtful(body: str) -> bool:
 
     An answer with fields must have it in what it says of itself, not in what it tells.
     """
-    if (
-        len(body) > LINE
-        or body.count("\n") >= FEW
-        or any(each.search(body) for each in (VERDICT, COUNTED, NO_HITS, YET))
-    ):
+    if len(body) > LINE or body.count("\n") >= FEW:
         return False
-    if body.startswith("<"):
-        body = TAG.sub(" ", body)
-    elif FIELDS.match(body):
+    if FIELDS.match(body) and not body.startswith("<"):
         said = [value for name, value in _decoded(body).items() if name in SAID and isinstance(value, str)]
-        return any(not DOUBTS.isdisjoint(WORDS.findall(text)) for text in said)
-    return not WELL.match(body) and not DOUBTS.isdisjoint(WORDS.findall(REPORT.sub("", body)))
+        doubts = any(not DOUBTS.isdisjoint(WORDS.findall(text)) for text in said)
+    else:
+        told = TAG.sub(" ", body) if body.startswith("<") else body
+        doubts = not DOUBTS.isdisjoint(WORDS.findall(told)) and not WELL.match(told)
+        doubts = doubts and not DOUBTS.isdisjoint(WORDS.findall(REPORT.sub("", told)))
+    return doubts and not any(each.search(body) for each in (VERDICT, COUNTED, NO_HITS, YET))
 
 
-def _refuses_in_words(body: str, literals: frozenset[str], words: frozenset[str], question: Question) -> Outcome:
+def _refuses_in_words(body: str, words: frozenset[str], question: Question) -> Outcome:
     """Whether a short answer says no; what names the thing that was asked for may be the answer."""
     if "\n" not in body and ANSWERED.match(body):
         return "failed"
@@ -449,8 +444,10 @@ def _refuses_in_words(body: str, literals: frozenset[str], words: frozenset[str]
     state = STATE.search(told)
     if state is None or state.start() == 0:
         return "neither" if len(words) <= STATE_WORDS and "not" in words else "succeeded"
-    names_it = any(plain(word) in literals for word in words)
-    return "neither" if acts or names_it or len(words) < STATE_WORDS else "failed"
+    if acts or len(words) < STATE_WORDS:
+        return "neither"
+    literals = terms_of(question).literals
+    return "neither" if any(plain(word) in literals for word in words) else "failed"  # it names what was asked for
 
 
 def _is_coded(line: str) -> bool:
