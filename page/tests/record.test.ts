@@ -26,6 +26,7 @@ test("calls of models and of tools are counted apart", () => {
   const calls = kinds.map((kind, number) => call(number, { kind, used: { steps: 1 } }));
   expect(madeOf([...calls, call(5, { kind: "tool" })])).toBe("2 model calls, 1 tool call"); // the last was refused
   expect(madeOf([call(0, { end: null })])).toBe("1 model call, 0 tool calls"); // it is under way
+  expect(madeOf([call(0, { kind: "child" })])).toBe("1 run below"); // an item, whose calls are on its own page
 });
 
 test("a record that begins anew forgets what was told", () => {
@@ -55,6 +56,38 @@ test("a head is drawn at once with all that was told before it, and nothing is d
   expect([record.version.value, record.head.value.whole]).toEqual([1, true]);
   vi.advanceTimersByTime(10_000);
   expect(record.version.value).toBe(1);
+  stop();
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
+
+test("a long record that is being read is drawn when it has grown by a quarter, and at its end", () => {
+  const sources: { onmessage: (message: { data: string }) => void }[] = [];
+  class Source {
+    onmessage = (): void => undefined;
+    addEventListener = (): void => undefined;
+    close = (): void => undefined;
+    constructor() {
+      sources.push(this as unknown as (typeof sources)[number]);
+    }
+  }
+  vi.stubGlobal("EventSource", Source);
+  vi.useFakeTimers();
+  const record = recordOf(head);
+  const stop = follow(record);
+  const tell = (more: object): void => {
+    sources[0]?.onmessage({ data: JSON.stringify(more) });
+    vi.advanceTimersByTime(10_000);
+  };
+  const calls = (from: number, to: number): CallNode[] => Array.from({ length: to - from }, (_, at) => call(from + at));
+  tell({ nodes: calls(0, 100) });
+  expect(record.version.value).toBe(1);
+  tell({ nodes: calls(100, 120) });
+  expect(record.version.value).toBe(1);
+  tell({ nodes: calls(120, 125) });
+  expect(record.version.value).toBe(2);
+  tell({ nodes: calls(125, 130), head: { ...head, whole: true } });
+  expect(record.version.value).toBe(3);
   stop();
   vi.useRealTimers();
   vi.unstubAllGlobals();
