@@ -50,20 +50,25 @@ export function take(record: Record, piece: Piece): void {
   }
 }
 
+/** What is told while a record is read is drawn when there is so many times as much: of a long one, a few times only. */
+const GROWN = 1.25;
+
 /** Follows a run until it is over; the browser itself comes back with the last message's id when a connection broke. */
 export function follow(record: Record): () => void {
   if (!record.live.value) return () => undefined;
   const source = new EventSource(`api/runs/${encodeURIComponent(record.id)}/live`);
   let timer = 0;
+  let drawn = 0;
   const draw = (): void => {
     timer = 0;
+    drawn = record.nodes.length + record.entries.length;
     record.version.value += 1;
   };
   source.onmessage = (message: MessageEvent<string>) => {
     const piece = JSON.parse(message.data) as Piece;
     if (!piece.head) {
       take(record, piece);
-      timer ||= setTimeout(draw, pauseOf(record.nodes.length));
+      if (record.nodes.length + record.entries.length >= GROWN * drawn) timer ||= setTimeout(draw, 0);
       return;
     }
     // With a head all is drawn, once: what waits would be drawn again when the reader scrolls already.
@@ -83,11 +88,6 @@ export function follow(record: Record): () => void {
   };
 }
 
-/** Returns for how many milliseconds what is told is gathered before it is drawn: a long record is drawn less often. */
-export function pauseOf(nodes: number): number {
-  return Math.min(2_000, nodes / 40);
-}
-
 /** Returns the present of a record: of a run that is followed, by how long ago its head was told. */
 export function presentOf(record: Record): number {
   const head = record.head.value;
@@ -100,13 +100,16 @@ export function nodeOf(nodes: readonly CallNode[], run: string, seq: number | nu
   return nodes.find((node) => node.seq === seq && node.run_id === run && !isOpen(node)) ?? null;
 }
 
-/** Says how many calls of models and tools were admitted, those of runs below included. */
+/** Says how many calls of models and tools were admitted, those of runs below included; of items, how many runs there are. */
 export function madeOf(nodes: readonly CallNode[]): string {
   const counts = { model: 0, tool: 0 };
+  let below = 0;
   for (const node of nodes) {
     const admitted = isOpen(node) || (node.used?.steps ?? 0) > 0;
     if (admitted && (node.kind === "model" || node.kind === "tool")) counts[node.kind] += 1;
+    if (node.kind === "child") below += 1;
   }
+  if (below && !counts.model && !counts.tool) return `${below.toLocaleString("en")} ${below === 1 ? "run" : "runs"} below`;
   const said = (kind: "model" | "tool"): string => `${counts[kind].toLocaleString("en")} ${kind} ${counts[kind] === 1 ? "call" : "calls"}`;
   return `${said("model")}, ${said("tool")}`;
 }

@@ -26,6 +26,7 @@ test("calls of models and of tools are counted apart", () => {
   const calls = kinds.map((kind, number) => call(number, { kind, used: { steps: 1 } }));
   expect(madeOf([...calls, call(5, { kind: "tool" })])).toBe("2 model calls, 1 tool call"); // the last was refused
   expect(madeOf([call(0, { end: null })])).toBe("1 model call, 0 tool calls"); // it is under way
+  expect(madeOf([call(0, { kind: "child" })])).toBe("1 run below"); // an item, whose calls are on its own page
 });
 
 test("a record that begins anew forgets what was told", () => {
@@ -35,7 +36,8 @@ test("a record that begins anew forgets what was told", () => {
   expect([record.nodes.length, record.entries.length]).toEqual([1, 0]);
 });
 
-test("a head is drawn at once with all that was told before it, and nothing is drawn later", () => {
+/** Follows a record of which a test tells. */
+function followed(check: (record: ReturnType<typeof recordOf>, tell: (piece: object) => void) => void): void {
   const sources: { onmessage(message: { data: string }): void }[] = [];
   class Source {
     constructor() {
@@ -48,16 +50,35 @@ test("a head is drawn at once with all that was told before it, and nothing is d
   vi.useFakeTimers();
   const record = recordOf(head);
   const stop = follow(record);
-  const tell = (piece: object): void => sources[0]?.onmessage({ data: JSON.stringify(piece) });
-  tell({ nodes: [call(0)] });
-  expect(record.version.value).toBe(0);
-  tell({ nodes: [call(1)], head: { ...head, whole: true } });
-  expect([record.version.value, record.head.value.whole]).toEqual([1, true]);
-  vi.advanceTimersByTime(10_000);
-  expect(record.version.value).toBe(1);
+  check(record, (piece) => sources[0]?.onmessage({ data: JSON.stringify(piece) }));
   stop();
   vi.useRealTimers();
   vi.unstubAllGlobals();
+}
+
+test("a head is drawn at once with all that was told before it, and nothing is drawn later", () => {
+  followed((record, tell) => {
+    tell({ nodes: [call(0)] });
+    expect(record.version.value).toBe(0);
+    tell({ nodes: [call(1)], head: { ...head, whole: true } });
+    expect([record.version.value, record.head.value.whole]).toEqual([1, true]);
+    vi.advanceTimersByTime(10_000);
+    expect(record.version.value).toBe(1);
+  });
+});
+
+test("a long record that is being read is drawn when it has grown by a quarter, and at its end", () => {
+  const calls = (from: number, to: number): CallNode[] => Array.from({ length: to - from }, (_, at) => call(from + at));
+  followed((record, tell) => {
+    const versions = [[0, 100], [100, 120], [120, 125]].map(([from = 0, to = 0]) => {
+      tell({ nodes: calls(from, to) });
+      vi.advanceTimersByTime(10_000);
+      return record.version.value;
+    });
+    expect(versions).toEqual([1, 1, 2]);
+    tell({ nodes: calls(125, 130), head: { ...head, whole: true } });
+    expect(record.version.value).toBe(3);
+  });
 });
 
 test("an exported page has its record in itself, also with calls left out", () => {

@@ -72,6 +72,18 @@ def test_hostile_text_ends_neither_its_element_nor_its_string(page: Page, tmp_pa
     assert page.locator("main img, main script").count() == 0
 
 
+def test_an_item_names_the_run_over_all_items_which_is_not_in_the_file(tmp_path: Path) -> None:
+    many = fill_many(tmp_path / "s")
+    with RunStore(tmp_path / "s", read_only=True) as store:
+        item = store.children(many)[0].run_id
+        alone, whole = (data_of(exported(store, each, line_of, Redaction()).page) for each in (item, many))
+    above = [data["answers"][f"api/runs/{item}"]["above"] for data in (alone, whole)]
+    assert [(each["run_id"], each["words"]) for each in above] == [
+        ("", "item of tests/letters ×3"),
+        (many, "item of tests/letters ×3"),
+    ]
+
+
 def test_its_policy_lets_no_other_script_in(browser: Browser, tmp_path: Path) -> None:
     done, _ = fill(tmp_path / "s")
     with RunStore(tmp_path / "s", read_only=True) as store:

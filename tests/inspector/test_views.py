@@ -73,6 +73,7 @@ def test_items_that_never_began_are_named(tmp_path: Path) -> None:
     assert view.not_begun == 1
     assert [(each.run_id, each.not_begun) for each in view.batches] == [(many, 1)]
     assert whole.name == "tests/letters ×3"
+    assert "max_turns" not in [gauge.key for gauge in whole.gauges]  # each item has its own
     assert whole.never_began == "1 item never began: Letter(name='third')"
 
 

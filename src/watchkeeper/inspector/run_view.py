@@ -38,6 +38,9 @@ class Asked(msgspec.Struct, frozen=True):
     calls: tuple[str, ...]
 
 
+OF_EACH: Final = frozenset(meter.field for meter in METERS if not meter.shared)
+"""Limits that a run over many has for each item, and does not count itself."""
+
 ASKED: Final = tuple(
     Asked(each.field, NAMES.get(each.field, each.units.capitalize()), each.calls) for each in METERS if each.shared
 )
@@ -128,7 +131,9 @@ def run_head(recording: Recording, *, whole: bool, clock: Clock = SYSTEM_CLOCK) 
     unlisted = 0 if run.cost_nanos is None or not whole else run.cost_nanos - listed
     last = now if run.running else run.ended_at or story.last
     end = nodes.after(last)
-    ceilings = run.ceilings or {}
+    ceilings = {
+        field: most for field, most in (run.ceilings or {}).items() if run.items is None or field not in OF_EACH
+    }
     going_on = run.running and whole
     return RunHead(
         run=row_of(run, above=recording.above),
