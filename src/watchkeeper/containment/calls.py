@@ -457,9 +457,11 @@ class ContextCalls:
             return
         stop = expired(account, landing=True)
         told = account.work_stop is not None and account.work_stop.reason == stop.reason
-        if self.ledger.latch(account, stop, False, now) and not told:
-            self.report_stop(stop)
-        self.cancellation.cancel(TIME_IS_OVER)
+        try:
+            if self.ledger.latch(account, stop, False, now) and not told:
+                self.report_stop(stop)
+        finally:  # also if a listener raises what nobody catches
+            self.cancellation.cancel(TIME_IS_OVER)
 
     def tell_time(self, *, is_late: bool) -> None:
         """Do what is due at the end of the work, or of everything; the clock calls this.

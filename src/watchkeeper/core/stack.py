@@ -21,10 +21,6 @@ def check_stack() -> None:
 
 
 def _deeper() -> None:
-    _deepest()
-
-
-def _deepest() -> None:
     len(())
 
 
