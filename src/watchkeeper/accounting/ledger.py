@@ -60,7 +60,7 @@ from watchkeeper.accounting.call_request import (
 )
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.forks import in_forked
-from watchkeeper.core.stack import check_stack
+from watchkeeper.accounting.stack import check_stack
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 
 

@@ -38,7 +38,7 @@ from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, N
 from watchkeeper.core.cancellation import Bell, CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, Stop, UnpricedModelError
-from watchkeeper.core.stack import with_room
+from watchkeeper.accounting.stack import with_room
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.core.workers import BlockingCall, Patience, call_in_loop, run_in_worker
 from watchkeeper.shield.decision import Decision, SafetyEvent

@@ -29,7 +29,7 @@ from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import Ending, NodeStatus
 from watchkeeper.core.clock import Clock, running_loop
 from watchkeeper.core.errors import Stop
-from watchkeeper.core.stack import with_room
+from watchkeeper.accounting.stack import with_room
 from watchkeeper.core.text import error_text, logger, shown
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.usage import NOTHING_PRESUMED, TokenUsage
