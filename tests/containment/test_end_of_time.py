@@ -50,6 +50,16 @@ def test_an_idle_chain_says_that_its_time_is_over(clock: TestClock) -> None:
     assert types(told) == ["timeout"]
 
 
+def test_a_listener_that_exits_does_not_keep_the_chain_from_its_end(clock: TestClock) -> None:
+    def leave(event: SafetyEvent) -> None:
+        raise SystemExit(1)
+
+    gate = ExecutionContext(BRIEF, clock=clock, on_event=leave)
+    with pytest.raises(SystemExit):
+        clock.advance(0.02)
+    assert gate.cancellation.reason == "timeout"
+
+
 def test_so_does_one_on_the_machines_clock() -> None:
     told: list[SafetyEvent] = []
     with ExecutionContext(BRIEF, on_event=told.append) as gate:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import sys
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from types import FrameType
 
 import pytest
@@ -140,3 +142,36 @@ def test_a_call_that_waits_on_a_closed_loop_holds_up_no_other() -> None:
         refused = root.call_llm(lambda: 1, HINT)
         assert refused.stop_reason == "budget_exceeded"
         assert SYSTEM_CLOCK.monotonic() - began < 5
+
+
+# --- the end of the stack ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_call_at_which_the_stack_ends_holds_nothing_afterwards(is_async: bool) -> None:
+    """Code that calls itself through the gate without end, with room for one frame more each time."""
+    options = WrapOptions("deeper", cost_estimate_hint=0.001)
+    frames, limit = len(inspect.stack(0)), sys.getrecursionlimit()
+    for room in range(80, 120):
+        gate, begun = ExecutionContext(Limits(max_cost_usd=1, deadline=None, landing=None)), 0
+
+        async def adeeper(gate: ExecutionContext = gate) -> None:
+            nonlocal begun
+            begun += 1
+            await gate.acall_llm(adeeper, options)
+
+        def deeper(gate: ExecutionContext = gate) -> None:
+            nonlocal begun
+            begun += 1
+            gate.call_llm(deeper, options)
+
+        sys.setrecursionlimit(frames + room)
+        try:
+            with suppress(RecursionError):
+                await adeeper() if is_async else deeper()
+        finally:
+            sys.setrecursionlimit(limit)
+        with gate:
+            assert (any(gate.account.reserved), gate.in_flight) == (False, ())
+            assert gate.usage.cost_nanos is not None
+            assert gate.usage.cost_nanos >= (begun - 1) * 1_000_000

@@ -60,6 +60,7 @@ from watchkeeper.accounting.call_request import (
 )
 from watchkeeper.core.errors import Stop
 from watchkeeper.core.forks import in_forked
+from watchkeeper.accounting.stack import check_stack
 from watchkeeper.core.usage import NOTHING_PRESUMED, Presumed, TokenUsage, Usage
 
 
@@ -411,6 +412,7 @@ class MemoryLedger:
     def _reserve(self, demand: Demand, output: int) -> None:
         """Count the call, reserve what it may cost, and move the landing hold to what it needs after the call."""
         account = demand.account
+        check_stack()  # nothing is half reserved because the stack ends here
         demand.granted = output
         demand.held_before = account.landing_hold
         wants, per_output, paths = demand.wants, demand.per_output, account.paths
@@ -428,8 +430,7 @@ class MemoryLedger:
             except BaseException:  # a signal handler raised between two accounts
                 last = (count, amount)
                 begun = reserved if not amount or last in reserved else [*reserved, last]
-                for each, known, taken in steps_of(account, begun, count, level)[0]:
-                    each.reserved[known] -= taken
+                take_off(account, begun, count, level, 0)
                 raise
         for level in account.chain:
             settled = level.settled
@@ -457,8 +458,7 @@ class MemoryLedger:
                 for level in paths[count]:
                     level.reserved[count] -= amount
         except BaseException:  # a signal handler raised between two accounts
-            for each, known, held in steps_of(demand.account, demand.reserved, count, level)[1]:
-                each.reserved[known] -= held
+            take_off(demand.account, demand.reserved, count, level, 1)
             raise
         finally:
             demand.reserved = ()
@@ -538,6 +538,12 @@ def steps_of(account: Account, amounts: Sequence[tuple[int, int]], count: int, l
     done = [known == count and each is level for each, known, _ in steps]
     last = done.index(True) + 1 if True in done else len(steps)
     return steps[:last], steps[last:]
+
+
+def take_off(account: Account, amounts: Sequence[tuple[int, int]], count: int, level: Account, part: int) -> None:
+    """Take off what a loop has added (part 0), or has yet to take off (part 1); see `steps_of`."""
+    for each, known, amount in steps_of(account, amounts, count, level)[part]:
+        each.reserved[known] -= amount
 
 
 def book(chain: tuple[Account, ...], charge: Charge, sign: int) -> None:

@@ -38,6 +38,7 @@ from watchkeeper.containment.record import ContextSnapshot, Ending, Incidents, N
 from watchkeeper.core.cancellation import Bell, CancellationToken
 from watchkeeper.core.clock import Clock, Timer, running_loop
 from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, Stop, UnpricedModelError
+from watchkeeper.accounting.stack import with_room
 from watchkeeper.core.usage import NANOS_PER_USD
 from watchkeeper.core.workers import BlockingCall, Patience, call_in_loop, run_in_worker
 from watchkeeper.shield.decision import Decision, SafetyEvent
@@ -231,6 +232,9 @@ class ContextCalls:
 
     def give_back(self, demand: Demand) -> None:
         """Release what an admitted call holds, and end its node, if an exception kept the call from beginning."""
+        with_room(self._give_back, demand)
+
+    def _give_back(self, demand: Demand) -> None:
         now, call = self.clock.monotonic(), self.in_flight.get(demand.number)
         if demand.is_held:
             self.ledger.settle(demand, Charge(), False, now)
@@ -453,9 +457,11 @@ class ContextCalls:
             return
         stop = expired(account, landing=True)
         told = account.work_stop is not None and account.work_stop.reason == stop.reason
-        if self.ledger.latch(account, stop, False, now) and not told:
-            self.report_stop(stop)
-        self.cancellation.cancel(TIME_IS_OVER)
+        try:
+            if self.ledger.latch(account, stop, False, now) and not told:
+                self.report_stop(stop)
+        finally:  # also if a listener raises what nobody catches
+            self.cancellation.cancel(TIME_IS_OVER)
 
     def tell_time(self, *, is_late: bool) -> None:
         """Do what is due at the end of the work, or of everything; the clock calls this.

@@ -29,6 +29,7 @@ from watchkeeper.containment.record import Outcome
 from watchkeeper.containment.record import Ending, NodeStatus
 from watchkeeper.core.clock import Clock, running_loop
 from watchkeeper.core.errors import Stop
+from watchkeeper.accounting.stack import with_room
 from watchkeeper.core.text import error_text, logger, shown
 from watchkeeper.core.quantities import format_duration
 from watchkeeper.core.usage import NOTHING_PRESUMED, TokenUsage
@@ -101,11 +102,17 @@ def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -
 
 
 def recover(calls: ContextCalls, call: object) -> None:
-    """Book a call that an exception tore out of the gate's own code: a signal handler may raise at any point.
+    """Book a call that an exception tore out of the gate's own code.
 
-    What it cost is not known, so it is presumed to have cost what is reserved for it. One about which hooks were being
-    asked never begins, and what is reserved for it is released.
+    A signal handler may raise at any point, and the stack may end there. What the call cost is not known, so it is
+    presumed to have cost what is reserved for it. One about which hooks were being asked never begins, and what is
+    reserved for it is released.
     """
+    with_room(book_torn, calls, call)
+
+
+def book_torn(calls: ContextCalls, call: object) -> None:
+    """Book it; see `recover`."""
     if isinstance(call, GuardedCall):
         calls.give_back(call.demand)
     if not isinstance(call, InFlightCall):
