@@ -441,7 +441,7 @@ class TestLeases:
         ending = threading.Thread(target=work)
         with held_by_another(ledger.path):
             ending.start()
-            until_other_thread(lambda: ledger._file.locked_seconds > 0)
+            until_other_thread(lambda: vars(ledger)["_file"].locked_seconds > 0)
             if on_loop:
                 ending.join()
         ending.join()
