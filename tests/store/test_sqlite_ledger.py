@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import random
@@ -417,6 +418,36 @@ class TestLeases:
         assert usage_of(theirs).cost_nanos == account.settled[COST] == 25 * CENT
         assert usage_of(theirs).presumed == NOTHING_PRESUMED
         assert rows(paused, "SELECT * FROM calls") == []
+
+    @pytest.mark.parametrize("on_loop", [False, True])
+    def test_what_a_call_spends_after_the_shutdown_is_written_once_others_release_the_file(
+        self, on_loop: bool, join: Join
+    ) -> None:
+        ledger = join(clock=TestClock(NOON))
+        account = opened(ledger, max_cost_usd=1)
+        calls = [admitted(ledger, account, costing(cents * CENT)) for cents in (40, 0)]
+        ledger.shutdown()
+
+        async def settle_both() -> None:
+            for demand in calls:
+                settle(ledger, demand, 5)
+
+        def work() -> None:
+            if on_loop:
+                asyncio.run(settle_both())
+            else:
+                settle(ledger, calls[0], 5)
+
+        ending = threading.Thread(target=work)
+        with held_by_another(ledger.path):
+            ending.start()
+            until_other_thread(lambda: vars(ledger)["_file"].locked_seconds > 0)
+            if on_loop:
+                ending.join()
+        ending.join()
+        total = (10 if on_loop else 5) * CENT
+        until_other_thread(lambda: rows(ledger, "SELECT cost_nanos FROM settled") == [(total,)])
+        assert rows(ledger, "SELECT * FROM calls") == []
 
     def test_what_is_presumed_is_written_later_where_the_file_cannot_be_used(self, join: Join) -> None:
         clock = TestClock(NOON)

@@ -396,6 +396,7 @@ class SqliteLedger:
                 partial(self._write_now_or_later, shared, act, day, first=first, acts_first=acts_first)
             )
             return
+        is_late = False
         with self._exclusive():
             first()
             if not acts_first and not self._closed:
@@ -406,7 +407,10 @@ class SqliteLedger:
                     return
                 written = self._apply(shared, partial(self._inner.review, self._clock.monotonic()))
             if not written and self._is_tried_soon:
+                is_late = self._closed
                 self._poll_soon()
+        if is_late:
+            self._write_late()
 
     def _apply(self, shared: tuple[Account, ...], act: Callable[[], object], day: str = "") -> bool:
         """Load, act, write; return whether it is written."""
@@ -494,14 +498,29 @@ class SqliteLedger:
 
     def _release_later(self, failure: StoreError) -> None:
         """Release all after a first attempt that failed: again, for a limited time, if the file was only locked."""
+        if self._may_become_free(failure):
+            self._release_retried()
+        else:
+            logger().error("ledger.unwritten", path=str(self.path), error=str(failure))
+
+    def _write_late(self) -> None:
+        """Write what a call has spent that ended after the shutdown, once others release the file.
+
+        The ledger's own thread has ended. A plain thread waits here, an event loop is not held up.
+        """
+        if running_loop() is None:
+            self._release_retried()
+        else:
+            threading.Thread(target=self._release_retried, name="watchkeeper-ledger-late", daemon=True).start()
+
+    def _release_retried(self) -> None:
+        """Write what is noted and release all, again and again while others hold the file."""
 
         def release() -> None:
             with self._exclusive():
                 self._figures.release_all()
 
         try:
-            if not self._may_become_free(failure):
-                raise failure
             self._retried(release)
         except StoreError as error:
             logger().error("ledger.unwritten", path=str(self.path), error=str(error))
