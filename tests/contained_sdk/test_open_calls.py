@@ -488,7 +488,7 @@ def test_a_forked_process_does_not_end_the_stream_of_its_parent() -> None:
     parts = [*events_of("one", "two"), USAGE, b"data: [DONE]\n\n"]
     with streaming(parts, pause=0.3) as server:
         run = [sys.executable, "-c", FORKED, server.url]
-        done = subprocess.run(run, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(run, check=False, capture_output=True, text=True, timeout=240)
     whole = "['one', 'two'] 15\n"
     assert done.stdout == whole * 3 + "True\n" + whole, done.stderr
     assert "Traceback" not in done.stderr  # it may warn of forking beside threads

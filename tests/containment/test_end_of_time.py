@@ -50,16 +50,6 @@ def test_an_idle_chain_says_that_its_time_is_over(clock: TestClock) -> None:
     assert types(told) == ["timeout"]
 
 
-def test_a_listener_that_exits_does_not_keep_the_chain_from_its_end(clock: TestClock) -> None:
-    def leave(event: SafetyEvent) -> None:
-        raise SystemExit(1)
-
-    gate = ExecutionContext(BRIEF, clock=clock, on_event=leave)
-    with pytest.raises(SystemExit):
-        clock.advance(0.02)
-    assert gate.cancellation.reason == "timeout"
-
-
 def test_so_does_one_on_the_machines_clock() -> None:
     told: list[SafetyEvent] = []
     with ExecutionContext(BRIEF, on_event=told.append) as gate:
@@ -82,14 +72,13 @@ async def test_so_does_async_work_that_holds_the_loop() -> None:
         begun.append(ticket)
         return gate.cancellation.wait(PATIENCE)
 
-    begun, outcome = list[Ticket](), None
-    for timeout_ms in (20, 200, 2000, 20_000):  # on a busy machine a short time is over before the work begins
+    begun, timeout_ms = list[Ticket](), 20
+    while not begun:  # on a busy machine a short time is over before the work begins
         with ExecutionContext(ExecutionConfig(1, 10, 5, timeout_ms)) as gate:
             outcome = await gate.acall(TOOL, work)
         if begun:
-            break
-    assert outcome is not None
-    assert (outcome.value, outcome.stop_reason) == (True, "timeout")
+            assert (outcome.value, outcome.stop_reason) == (True, "timeout")
+        timeout_ms *= 4
 
 
 async def test_a_landing_turn_comes_first(clock: TestClock) -> None:

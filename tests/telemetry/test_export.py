@@ -14,10 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from requests import ConnectionError, Response, Session
 
 from tests.cli.support import ROOT, CommandLine
 from tests.telemetry.collector import Collector, collecting, values_of
 from watchkeeper.telemetry import names
+from watchkeeper.telemetry.export import Tally, Target, session_for
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -176,6 +178,25 @@ def test_a_collector_that_is_not_there_fails_nothing_and_is_told_in_a_plain_sent
     (line,) = [line for line in said.out.splitlines() if line.startswith("not exported")]
     assert line == f"not exported to {gone.url}: 4 spans and the metrics; {NOTHING}"
     assert "very-secret-key" not in said.out + said.err
+
+
+def test_why_nothing_answered_holds_while_the_next_attempt_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting() as gone:
+        pass
+    tally, seen = Tally("span", Target(gone.url, "OTEL_EXPORTER_OTLP_ENDPOINT")), list[str]()
+    session = session_for(tally, {})
+    assert session is not None
+    with session, pytest.raises(ConnectionError):
+        session.post(gone.url)
+    assert tally.unanswered == NOTHING
+
+    def answered(*_: object, **__: object) -> Response:
+        seen.append(tally.unanswered)
+        return Response()
+
+    monkeypatch.setattr(Session, "send", answered)
+    session.post(gone.url)
+    assert (seen, tally.unanswered) == ([NOTHING], "")
 
 
 def test_what_answers_but_is_no_collector_is_told(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
