@@ -2,7 +2,8 @@
 
 A call counts for the agent if it brought something that no call had shown, or changed something to a state that it was
 not in before, or checked something again that a change may have affected. It counts against the agent if its outcome
-was seen before, whatever was asked. Looks that are far apart are waiting, which counts neither way for a while.
+was seen before, whatever was asked. Looks that are far apart are waiting, which counts neither way for a while. An
+answer that only differs from the one before counts neither way: it stands in stalls as often as in other work.
 The state is bounded: what was seen longest ago is forgotten.
 """
 
@@ -274,7 +275,7 @@ class Progress:
         if call.is_ack and not call.is_no:
             return Judgement(HALF if len(call.words) >= PROSE and not words else NEITHER, "said nothing")
         if self._is_reworded(call, words):
-            return Judgement(FRUITLESS if call.words else HALF, "asked in other words")
+            return Judgement(HALF, "asked in other words")
         return Judgement(NEITHER, "nothing new")
 
     def _is_reworded(self, call: Reading, new: list[str]) -> bool:
@@ -352,7 +353,7 @@ class Progress:
         known = any(call.shape == earlier for earlier, _ in thread.answers)
         if changed or not known:
             self._moved(call, thread)
-            return Judgement(SMALL_NEWS, "answered otherwise")
+            return Judgement(NEITHER, "answered otherwise")
         if len(before) == len(call.numbers) and self._has_moved(call, thread, before, changed):
             self._moved(call, thread, keep=True)
             return Judgement(SMALL_NEWS, "moved")
