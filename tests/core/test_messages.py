@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.asking.models import text_bytes
 from watchkeeper.core.errors import ConfigurationError
 from watchkeeper.core.messages import (
     AssistantMessage,
@@ -20,7 +21,6 @@ from watchkeeper.core.messages import (
     ToolMessage,
     Transcript,
     UserMessage,
-    text_bytes,
 )
 
 PIXEL = ImagePart(data="aGk=", media_type="image/gif", max_tokens=85)

@@ -10,7 +10,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.core.messages import UserMessage, text_bytes
+from watchkeeper.asking.models import text_bytes
+from watchkeeper.core.messages import UserMessage
 from watchkeeper.core.text import CrashError, bounded, clipped, error_text, fold_points, printable, shown, storable
 
 

@@ -27,6 +27,7 @@ from watchkeeper.asking.compaction import (
     summary_message,
     summary_prompt,
 )
+from watchkeeper.asking.models import text_bytes
 from watchkeeper.children.child import Children, ChildRun, ChildTask, children_of
 from watchkeeper.core.clock import Deadline, TestClock
 from watchkeeper.core.errors import ProviderError, StoreError
@@ -40,7 +41,6 @@ from watchkeeper.core.messages import (
     ToolMessage,
     Transcript,
     UserMessage,
-    text_bytes,
 )
 from watchkeeper.core.model import ModelReply, ModelRequest, ModelSettings
 from watchkeeper.core.usage import ModelPrice, TokenUsage

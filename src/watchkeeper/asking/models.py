@@ -23,7 +23,16 @@ from watchkeeper.accounting.call_request import NO_TOKENS, Charge, Estimate, pre
 from watchkeeper.asking.provider_work import TOOLS_OVERHEAD, bounds_input, check_extra_is_bounded, tools_overhead
 from watchkeeper.core.codec import encode
 from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError, UnsentError
-from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, Transcript, UserMessage, text_bytes
+from watchkeeper.core.messages import (
+    AssistantMessage,
+    ImagePart,
+    Message,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    Transcript,
+    UserMessage,
+)
 from watchkeeper.core.model import ModelReply, ModelRequest, extra_fields
 from watchkeeper.core.usage import ModelPrice, TokenUsage
 from watchkeeper.runtime.plan import NotOnRecordError
@@ -456,3 +465,23 @@ def services_of(models: Sequence[PricedModel]) -> tuple[str, ...]:
         for provider, each in zip(providers, models, strict=True)
     ]
     return tuple(name if name not in names[:place] else f"{name} ({place + 1})" for place, name in enumerate(names))
+
+
+def text_bytes(message: Message) -> int:
+    """Return the UTF-8 size of everything textual in a message: an upper bound of its tokens without framing.
+
+    Lone surrogates, which can come from file names, count as many bytes as the text sent in their place.
+    """
+    match message:
+        case SystemMessage(text=text) | ToolMessage(text=text):
+            return _size(text)
+        case UserMessage(parts=parts):
+            return sum(_size(part.text) for part in parts if isinstance(part, TextPart))
+        case _:
+            calls = sum(_size(call.name) + _size(call.arguments) for call in message.tool_calls)
+            return _size(message.text) + _size(message.reasoning) + calls
+
+
+def _size(text: str) -> int:
+    """Return the bytes that are sent for a text; the replacement of a surrogate has the same size."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

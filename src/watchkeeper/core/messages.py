@@ -143,26 +143,6 @@ class ToolMessage:
 Message = SystemMessage | UserMessage | AssistantMessage | ToolMessage
 
 
-def text_bytes(message: Message) -> int:
-    """Return the UTF-8 size of everything textual in a message: an upper bound of its tokens without framing.
-
-    Lone surrogates, which can come from file names, count as many bytes as the text sent in their place.
-    """
-    match message:
-        case SystemMessage(text=text) | ToolMessage(text=text):
-            return _size(text)
-        case UserMessage(parts=parts):
-            return sum(_size(part.text) for part in parts if isinstance(part, TextPart))
-        case _:
-            calls = sum(_size(call.name) + _size(call.arguments) for call in message.tool_calls)
-            return _size(message.text) + _size(message.reasoning) + calls
-
-
-def _size(text: str) -> int:
-    """Return the bytes that are sent for a text; the replacement of a surrogate has the same size."""
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
 class Transcript:
     """The messages of one conversation: a list that only grows until a new segment replaces it.
 
