@@ -22,8 +22,9 @@ from watchkeeper.core.codec import CodecError
 from watchkeeper.core.errors import ConfigurationError, EgressRefusedError, ProviderError, SessionError, Stop
 from watchkeeper.core.messages import AssistantMessage, ToolCall, Transcript
 from watchkeeper.core.model import ModelReply
-from watchkeeper.core.text import as_said, error_text, storable
+from watchkeeper.core.text import error_text, storable
 from watchkeeper.core.usage import TokenUsage
+from watchkeeper.kernel.turn_machine import as_said
 from watchkeeper.asking.models import ModelInUse, ModelLine, charge_failure, charge_reply, counted_usage
 from watchkeeper.asking.retry import (
     DEGRADED,

@@ -27,9 +27,7 @@ T = TypeVar("T")
 
 Schema = Mapping[str, Any]
 
-LONGEST_SHOWN: Final = 200
-"""Characters of a name that an error repeats: a model may choose one of megabytes."""
-
+LONGEST_SHOWN: Final = 200  # characters of a name that an error repeats: a model may choose one of megabytes
 _DEFINITIONS: Final = "#/$defs/"
 _JSON_TYPES: Final[Mapping[type, str]] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
@@ -369,13 +367,9 @@ def unknown_field(value: Any, schema: Schema) -> str | None:
 
 
 class _Unknown(NamedTuple):
-    """A field that is not known, and where it is.
+    """A field that is not known; ``way`` leads to it, its last step first, and is filled on the way back.
 
-    Attributes:
-        name: Its name.
-        known: The fields that there are.
-        way: The way to it from outside, the last step first; filled on the way back, because a place that is written
-            down for every part of a value takes as long as the names on its way, which a model chose, are.
+    A place that is written down for each part of a value takes as long as the names before it, which a model chose.
     """
 
     name: str

@@ -52,9 +52,6 @@ MOST_TRACEBACK_CHARS: Final = 4_000
 LONGEST_SLIP: Final = 200
 """Characters of the longest name for which a near one is looked for."""
 
-QUOTED_CHARS: Final = 2_000
-"""Characters of what a model or a provider said that a message repeats; the record has all of it."""
-
 _AND_THEN: Final = "\n\nDuring handling of the above exception, another exception occurred:\n\n"
 
 _SEPARATORS: Final = re.compile("[,;:] |^[\"'`]")
@@ -116,12 +113,9 @@ def fold_points(line: str, width: int, margin: int = 0) -> list[int]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return which known name was probably meant; None if none is alike.
+    """Return which known name was probably meant; None if none is alike, or ``name`` is too long for a slip of the pen.
 
-    Args:
-        name: A name that somebody else wrote. One of more than `LONGEST_SLIP` characters is not compared: it is no slip
-            of the pen, and to compare one of megabytes takes half a minute.
-        known: The names that there are.
+    To compare a name of megabytes takes half a minute.
     """
     if len(name) > LONGEST_SLIP:
         return None
@@ -140,14 +134,6 @@ def bounded(text: str, most: int) -> str:
     if len(text) <= most:
         return storable(text)
     return f"{storable(text[:most])}\n[cut: {len(text) - most:,} more characters]"
-
-
-def as_said(text: str) -> str:
-    """Return what a model or a provider said, for a message: at most `QUOTED_CHARS` characters of it.
-
-    Credentials are replaced first, so that the cut leaves no part of one.
-    """
-    return text if len(text) <= QUOTED_CHARS else f"{redacted(text)[:QUOTED_CHARS]} [...]"
 
 
 def clipped(text: str, most: int) -> str:

@@ -22,7 +22,7 @@ from watchkeeper.core.messages import AssistantMessage, Message, Part, ToolCall,
 from watchkeeper.core.meters import METERS
 from watchkeeper.core.model import STATES, CompletionState, CompletionStatus, FinishReason, ModelReply
 from watchkeeper.core.quantities import counted
-from watchkeeper.core.text import as_said
+from watchkeeper.core.secrets import redacted
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -254,6 +254,18 @@ class LoopRules(msgspec.Struct, frozen=True):
     repairs: int = 1
     completion_rounds: int = 3
     closed: bool = False
+
+
+QUOTED_CHARS: Final = 2_000
+"""Characters of what a model or a provider said that a message repeats; the record has all of it."""
+
+
+def as_said(text: str) -> str:
+    """Return what a model or a provider said, for a message: at most `QUOTED_CHARS` characters of it.
+
+    Credentials are replaced first, so that the cut leaves no part of one.
+    """
+    return text if len(text) <= QUOTED_CHARS else f"{redacted(text)[:QUOTED_CHARS]} [...]"
 
 
 class TurnMachine:
