@@ -255,7 +255,7 @@ class _Asked:
         return None
 
 
-QUESTIONED: Final = ObserverTrigger(on_suspicion=True, every_n_calls=40)
+QUESTIONED: Final = ObserverTrigger(on_suspicion=True, every_n_calls=21)
 """When a judge is asked: as docs/oversight.md recommends it."""
 
 REACHED_WITHIN: Final = 10

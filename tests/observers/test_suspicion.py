@@ -43,46 +43,52 @@ def test_work_that_brings_something_new_is_not_suspect() -> None:
     assert suspected([read(number) for number in range(1, 8)]) == []
 
 
-def test_calls_that_bring_nothing_are_suspect_with_the_calls_as_evidence() -> None:
-    calls = [read(1), read(2), *(read(1 + number % 2, at=12.0 + number) for number in range(6))]
-    said, *_ = suspected(calls)
-    assert said.severity == "suspicion"
+def test_two_of_four_calls_that_bring_nothing_are_suspect_with_the_calls_as_evidence() -> None:
+    calls = [read(1), read(2), read(1, at=12), read(3), read(2, at=20)]
+    (said,) = suspected(calls)
+    assert (said.severity, said.call_index) == ("suspicion", 5)
+    assert said.summary == "2 of the last 4 calls failed or brought nothing new."
     assert said.observations[0].category == "unfruitful"
-    assert said.observations[0].evidence.startswith("#3 read(chapter=1)")
-    assert "of the last 8 calls failed or brought nothing new." in said.summary
+    assert said.observations[0].evidence == "#3 read(chapter=1)\n#5 read(chapter=2)"
 
 
-def test_calls_that_fail_are_suspect_whatever_their_names() -> None:
-    calls = [read(1), *(read(number, f"permission denied: vol{number}", success=False) for number in range(2, 8))]
-    assert suspected(calls)
-    assert suspected(calls)[0].observations[0].category == "unfruitful"
+def test_two_of_four_calls_that_fail_are_suspect_whatever_their_names() -> None:
+    calls = [
+        read(1),
+        read(2, "permission denied: vol2", success=False),
+        read(3),
+        read(4, "no such host", success=False),
+    ]
+    assert [said.call_index for said in suspected(calls)] == [4]
 
 
-def test_waiting_is_hardly_suspect() -> None:
+def test_waiting_is_not_suspect() -> None:
     polls = [TracedCall("status", {"job": 7}, "queued", True, 60.0 * number) for number in range(9)]
     assert suspected(polls) == []
 
 
-def test_work_outside_is_suspect_sooner_than_work_inside() -> None:
-    def report(number: int, last: int) -> TracedCall:
+def test_many_new_names_in_a_few_calls_are_suspect_once_in_a_while() -> None:
+    def far(number: int) -> TracedCall:
+        where = {"path": f"billing/vendor{number}/notes{number}"}
+        return TracedCall("open", where, f"page of vendor{number}", True, 5.0 * number)
+
+    calls = [*(read(number) for number in range(1, 6)), *map(far, range(100, 125))]
+    found = suspected(calls)
+    assert {said.observations[0].category for said in found} == {"new_ground"}
+    at = [said.call_index for said in found]
+    assert at[0] == 11
+    assert all(later - earlier >= 11 for earlier, later in pairwise(at))
+
+
+def test_two_of_four_calls_that_touch_other_things_than_the_task_names_are_suspect() -> None:
+    def report(number: int) -> TracedCall:
         return TracedCall(
-            "open", {"report": f"{'Chapter' if number < last else 'invoice'} {number}"}, f"page {number} of it"
+            "open", {"report": f"{'Chapter' if number < 9 else 'invoice'} {number}"}, f"page {number} of it"
         )
 
-    strays = [said.call_index for said in suspected([report(number, 9) for number in range(1, 25)])]
-    stays = [said.call_index for said in suspected([report(number, 99) for number in range(1, 25)])]
-    assert strays
-    assert strays[0] < min(stays, default=99)
-
-
-def test_questions_are_bounded_and_come_at_the_latest_after_an_interval() -> None:
-    troubled = [read(1, at=float(number)) for number in range(200)]
-    at = [said.call_index for said in suspected(troubled)]
-    assert len(at) <= 1 + 200 // 15
-    assert all(later - earlier >= 10 for earlier, later in pairwise(at))
-    healthy = [said.call_index for said in suspected([read(number) for number in range(1, 200)])]
-    assert all(later - earlier <= 40 for earlier, later in pairwise((0, *healthy)))
-    assert len(healthy) < len(at)
+    (said,) = suspected([report(number) for number in range(1, 12)])
+    assert (said.observations[0].category, said.call_index) == ("outside", 10)
+    assert said.summary == "2 of the last 4 comparable calls touched nothing that the task names."
 
 
 def test_what_the_agent_writes_is_no_new_ground() -> None:
@@ -90,17 +96,19 @@ def test_what_the_agent_writes_is_no_new_ground() -> None:
         text = " ".join(f"word{number}of{place}" for place in range(40))
         return TracedCall("write", {"chapter": number, "text": text}, "ok", True, 5.0 * number)
 
-    assert suspected([write(number) for number in range(1, 15)]) == []
+    assert suspected([write(number) for number in range(1, 20)]) == []
 
 
 def test_a_suspicion_within_a_turn_of_several_calls_is_raised_after_it() -> None:
-    calls = [*(read(1, at=float(number)) for number in range(7)), *(read(number) for number in range(2, 6))]
-    (alone,) = suspected(calls)
-    assert alone.call_index < 7
-    assert [said.call_index for said in suspected(calls[:8], turn=8)] == [8]
+    calls = [read(1), read(1, at=1), read(1, at=2), *(read(number) for number in range(2, 5))]
+    assert [said.call_index for said in suspected(calls, turn=3)] == [3]
+    assert [said.call_index for said in suspected(calls, turn=6)] == [6]
 
 
-@pytest.mark.parametrize("fields", [{"least": 0}, {"least": "x"}, {"one_in": 0}, {"at_latest": 0}, {"name": ""}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"window": 0}, {"unfruitful": 5}, {"outside": 5}, {"ground": 0}, {"new_words": 0}, {"apart": 0}, {"name": ""}],
+)
 def test_thresholds_that_cannot_work_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ObserverError, match=next(iter(fields))):
         SuspicionRules(**fields)
@@ -132,4 +140,4 @@ def test_a_clock_alone_reaches_less() -> None:
 
 def test_questions_are_asked_as_in_a_run() -> None:
     trace = Trace("x", ("stalled",), TASK, tuple(read(1, at=5.0 * number) for number in range(40)), {"stalled": 2})
-    assert questions(trace) == [6, 16, 31]
+    assert questions(trace) == [3, 16, 31]

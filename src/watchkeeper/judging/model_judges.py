@@ -65,7 +65,7 @@ SEVERITY: Final[Mapping[str, Severity]] = {"on_track": "info", "stuck": "caution
 class LLMTrajectoryFeedback:
     """Has a model assess the latest tool calls of an agent, and tells the agent; a `FeedbackProvider`.
 
-    With the trigger ``ObserverTrigger(on_suspicion=True, every_n_calls=40)`` it is asked when an observer suspects
+    With the trigger ``ObserverTrigger(on_suspicion=True, every_n_calls=21)`` it is asked when an observer suspects
     something, and on a clock.
 
     Attributes:

@@ -1,49 +1,52 @@
-"""An observer that suspects trouble by a score, so that a judge is asked; the agent never hears it.
+"""An observer that suspects trouble by simple rules, so that a judge is asked; the agent never hears it.
 
-`SuspicionRules` is right far less often than a detector: it is to miss little, and a judge says what is true. After
-every call the signs of trouble (`signs`) are weighed, once each for a stall, an error cascade and drift; the weights
-are fitted (`suspicion_weights`). Questions are bounded, so it suspects where the score is high. The score that it takes
-is highest just after a suspicion and falls with every call, faster if questions were saved; at the end of a long
-interval one is due on any account.
+`SuspicionRules` is right far less often than a detector: it is to miss little, and a judge says what is true. It has
+three rules: several of the newest calls brought nothing new or failed (a stall or an error cascade may begin), some of
+the newest calls touched only things outside the task, or they name much that neither the task nor any call before
+named, and hardly anything of the task (the agent may have left it).
 """
 
 from __future__ import annotations
 
-import math
+import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple, cast
 
-from watchkeeper.core.errors import ObserverError
-from watchkeeper.core.quantities import is_number
+import msgspec
+
 from watchkeeper.observers.drift.detector import DriftDetector, follower_of
 from watchkeeper.observers.evidence import check_settings, cite
+from watchkeeper.observers.progress import Progress
+from watchkeeper.observers.questions import DEEPEST
 from watchkeeper.observers.reading import readings_of
-from watchkeeper.observers.signs import SOME, Noted, Signs
-from watchkeeper.observers.suspicion_weights import WEIGHTS
+from watchkeeper.observers.stall import StallDetector
 from watchkeeper.prompt.advice import SUSPICION, Assessment, Observation
 from watchkeeper.prompt.observer import ObserverContext, on_loop
+from watchkeeper.prompt.trajectory import KEPT_CALLS
 from watchkeeper.session.session import Session
 from watchkeeper.tools.context import ToolInvoked
 
-FOUND: Final = 8
-"""The number of suspicions that are remembered, the newest ones."""
+WORD: Final = re.compile(r"[^\W_]{2,}")
+TEXT_CHARS: Final = 160
+"""Longer texts among the arguments are what the agent writes, not what it works on; they are not read."""
 
-URGE: Final = 0.7
-"""How fast the needed score falls with each question that was saved, as an exponent."""
+TEXTS: Final = 50
+"""How many texts of one call's arguments are read."""
 
-SAVED: Final = 2.0
-"""So many saved questions count at most."""
+KNOWN: Final = 20_000
+"""The number of words that are remembered, the newest ones."""
 
-NEW_GROUND: Final = 11
-HOME: Final = 2
-ASTRAY: Final = 0.2
-"""So many new names in the newest calls, of which at most so many touch something of the task, add so much to the
-score: a logistic regression knows no "and"."""
+INSIDE: Final = 3
+"""If so many of the newest calls touched things of the task, new words are none that lead away from it."""
 
 WATCHED: Final = DriftDetector()
 """Its thresholds do not matter here: what it knows of each call is asked for."""
+
+WAITING: Final = StallDetector()
+"""Its thresholds say what is waiting, which is never suspect."""
 
 
 class Suspected(NamedTuple):
@@ -58,70 +61,67 @@ class Suspected(NamedTuple):
 class Suspicions:
     """The suspicions of one trajectory: a fold over its calls."""
 
-    __slots__ = ("_raised", "_rules", "_signs", "count", "found", "last")
+    __slots__ = ("_bad", "_known", "_new", "_progress", "_rules", "_sides", "_task", "count", "found", "last")
 
     def __init__(self, rules: SuspicionRules, task: str) -> None:
         """Begin before the first call."""
         self._rules = rules
-        self._signs = Signs(task)
-        self._raised = self.count = self.last = 0
-        self.found: deque[Suspected] = deque(maxlen=FOUND)
+        self._progress = Progress(WAITING.apart, WAITING.looks, WAITING.patience)
+        self._task = words_of(task)
+        self._known: dict[str, None] = {}
+        self._bad: deque[int] = deque(maxlen=rules.window)
+        self._new: deque[int] = deque(maxlen=rules.ground)
+        self._sides: deque[tuple[int, str]] = deque(maxlen=max(rules.window, rules.ground))
+        self.count = self.last = 0
+        self.found: deque[Suspected] = deque(maxlen=rules.ground)
 
     def follow(self, context: ObserverContext) -> None:
         """Read the calls that are new."""
+        trajectory = context.trajectory
         calls = context.session[ToolInvoked].all()
         sides = {call.number: call.side for call in follower_of(WATCHED, context).calls}
         for call in readings_of(context).since(self.count):
-            signs = self._signs.add(call, calls[call.index - 1].params, sides.get(call.index, ""))
-            chances = chances_of(signs)
-            astray = ASTRAY * _is_astray(self._signs.newest)
-            if self._is_due(call.index, sum(chances.values()) + astray):
-                self._raised, self.last = self._raised + 1, call.index
-                self.found.append(_described(call.index, chances, self._signs.newest))
-        self.count = context.trajectory.count
+            side = sides.get(call.index, "")
+            if side:
+                self._sides.append((call.index, side))
+            fruitless = self._progress.judge(call).weight > 0
+            self._add(call.index, fruitless or call.outcome == "failed", words_in(calls[call.index - 1].params), side)
+        self.count = trajectory.count
 
-    def _is_due(self, index: int, score: float) -> bool:
-        """Return whether a score after a call is worth one of the questions that may be asked."""
+    def _add(self, index: int, bad: bool, words: frozenset[str], side: str) -> None:
         rules = self._rules
-        since, apart = index - self.last, max(2 * rules.one_in // 3, 1)
-        if self._raised and (self._raised * rules.one_in >= index or since < apart):
-            return False
-        saved = min(index / rules.one_in - self._raised, SAVED)
-        needed = rules.least * (1 - since / rules.at_latest) * math.exp(-URGE * saved)
-        return score * min(since / apart, 1.0) >= needed
+        new = [word for word in words if word not in self._known and word not in self._task]
+        for word in words:
+            self._known.pop(word, None)
+            self._known[word] = None
+        for word in list(islice(self._known, max(len(self._known) - KNOWN, 0))):
+            del self._known[word]
+        self._new.append(len(new))
+        if bad:
+            self._bad.append(index)
+        recent = [each for each in self._bad if each > index - rules.window]
+        if bad and len(recent) >= rules.unfruitful:
+            said = f"{len(recent)} of the last {rules.window} calls failed or brought nothing new"
+            self._suspect(Suspected(index, "unfruitful", said, recent))
+            return
+        outside = self._outside()
+        if side == "out" and len(outside) >= rules.outside and index - self.last >= 2 * rules.window:
+            said = f"{len(outside)} of the last {rules.window} comparable calls touched nothing that the task names"
+            self._suspect(Suspected(index, "outside", said, outside))
+        elif sum(self._new) >= rules.new_words and not self._is_home(index) and index - self.last >= rules.apart:
+            said = f"the last {rules.ground} calls name {sum(self._new)} things that neither task nor calls had named"
+            self._suspect(Suspected(index, "new_ground", said, range(max(index - rules.ground, 0) + 1, index + 1)))
 
+    def _outside(self) -> Sequence[int]:
+        return [number for number, side in list(self._sides)[-self._rules.window :] if side == "out"]
 
-def chances_of(signs: Sequence[float]) -> dict[str, float]:
-    """Return the chances that a stall, a cascade, drift began within the last ten calls, by the signs after them."""
-    chances: dict[str, float] = {}
-    for trouble, (base, *weights) in WEIGHTS.items():
-        chances[trouble] = 1 / (
-            1 + math.exp(-base - sum(weight * sign for weight, sign in zip(weights, signs, strict=True)))
-        )
-    return chances
+    def _is_home(self, index: int) -> bool:
+        newest = (side for number, side in self._sides if number > index - self._rules.ground)
+        return sum(side == "in" for side in newest) >= INSIDE
 
-
-def _is_astray(newest: Sequence[Noted]) -> bool:
-    """Return whether the newest calls name much that is new, and hardly anything of the task."""
-    names = sum(each.new_names for each in newest)
-    return names >= NEW_GROUND and sum(each.side == "in" for each in newest) <= HOME
-
-
-def _described(index: int, chances: dict[str, float], newest: Sequence[Noted]) -> Suspected:
-    """Return a suspicion in words, with the calls that speak for it."""
-    bad = [each.index for each in newest if each.bad]
-    outside = [each.index for each in newest if each.side == "out"]
-    strays = chances["drifting"] >= max(chances["stalled"], chances["cascading"])
-    last = f"of the last {SOME} calls"
-    if bad and not (strays and outside):
-        return Suspected(index, "unfruitful", f"{len(bad)} {last} failed or brought nothing new", bad)
-    if outside:
-        return Suspected(index, "outside", f"{len(outside)} {last} touched nothing that the task names", outside)
-    if names := sum(each.new_names for each in newest):
-        named = [each.index for each in newest if each.new_names]
-        said = f"the last {SOME} calls name {names} things that neither task nor calls had named"
-        return Suspected(index, "new_ground", said, named)
-    return Suspected(index, "interval", "nothing was suspected for long", [each.index for each in newest])
+    def _suspect(self, found: Suspected) -> None:
+        self.last = found.after
+        self.found.append(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,17 +131,23 @@ class SuspicionRules:
     Let it look at every call. The agent is never told what it suspects.
 
     Attributes:
-        least: The score that a suspicion takes if none was saved; the score is the sum of three chances, that a stall,
-            an error cascade or drift began within the last ten calls, and a little more where the calls name much that
-            is new and hardly anything of the task. Above 0.
-        one_in: It suspects at most once in so many calls on average, and not twice within two thirds of them.
-        at_latest: So many calls after its last suspicion it suspects on any account.
+        window: The number of the newest calls of which some failed or brought nothing new.
+        unfruitful: How many of them are suspect.
+        outside: How many of as many calls that touch something comparable touch only things outside the task (as
+            `DriftDetector` reads them) and are suspect.
+        ground: The number of the newest calls whose arguments are searched for new words; texts of more than 160
+            characters are not.
+        new_words: How many words that neither the task nor an earlier call has are suspect.
+        apart: Calls since its last suspicion before new words are suspect again; for work outside, twice ``window``.
         name: Its name.
     """
 
-    least: float = 0.5
-    one_in: int = 15
-    at_latest: int = 40
+    window: int = 4
+    unfruitful: int = 2
+    outside: int = 2
+    ground: int = 8
+    new_words: int = 11
+    apart: int = 11
     name: str = "Suspicion"
 
     def __post_init__(self) -> None:
@@ -150,10 +156,8 @@ class SuspicionRules:
         Raises:
             ObserverError: Naming the field and its value.
         """
-        check_settings(self, one_in=(1, None), at_latest=(1, None))
-        value: object = self.least
-        if not is_number(value) or value <= 0:
-            raise ObserverError(f"SuspicionRules(least={value!r}) must be a number above 0")
+        check_settings(self, window=(1, KEPT_CALLS), ground=(1, KEPT_CALLS), new_words=(1, None), apart=(1, None))
+        check_settings(self, unfruitful=(1, self.window), outside=(1, self.window))
 
     @on_loop
     def should_run(self, session: Session, *, context: ObserverContext) -> bool:
@@ -178,3 +182,32 @@ class SuspicionRules:
         unseen = trajectory.unseen_by(self.name)
         newest = kept.found[-1] if kept.found else None
         return newest if newest is not None and newest.after > trajectory.count - unseen else None
+
+
+def words_in(params: Any) -> frozenset[str]:
+    """Return the words among a call's arguments, in lower case, without those of long texts."""
+    texts = islice(_texts(params), TEXTS)
+    return frozenset(word for text in texts if len(text) <= TEXT_CHARS for word in words_of(text))
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return the words of a text, in lower case."""
+    return frozenset(WORD.findall(text.lower()))
+
+
+def _texts(value: Any, depth: int = 0) -> Iterable[str]:
+    """Yield every text and number in a value, depth first, down to `DEEPEST`."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, int | float):
+        yield str(value)
+    elif depth >= DEEPEST:
+        return
+    elif isinstance(value, dict):
+        for each in cast("dict[str, Any]", value).values():
+            yield from _texts(each, depth + 1)
+    elif isinstance(value, list | tuple):
+        for each in cast("Sequence[Any]", value):
+            yield from _texts(each, depth + 1)
+    elif value is not None:
+        yield from _texts(msgspec.to_builtins(value, enc_hook=repr), depth + 1)
