@@ -101,8 +101,8 @@ def test_what_the_detectors_cannot_tell_is_known() -> None:
 
 
 LEAST: Final[Mapping[str, Mapping[Label, tuple[float, float]]]] = {
-    "unseen_kinds": {"stalled": (0.77, 0.70), "cascading": (0.91, 0.90), "drifting": (0.83, 0.37)},
-    "fresh_kinds": {"stalled": (0.76, 0.75), "cascading": (0.81, 0.70), "drifting": (0.58, 0.22)},
+    "unseen_kinds": {"stalled": (0.77, 0.72), "cascading": (0.91, 0.90), "drifting": (0.83, 0.37)},
+    "fresh_kinds": {"stalled": (0.76, 0.76), "cascading": (0.81, 0.70), "drifting": (0.58, 0.22)},
 }
 """Least precision and recall on kinds of work that nobody tuned to, by part; the docs say what is wanted."""
 
