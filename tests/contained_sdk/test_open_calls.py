@@ -41,6 +41,8 @@ from watchkeeper.contained_sdk import exchange
 from watchkeeper.contained_sdk.calls import CallStopped, ContainedCall
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.containment.config import WrapOptions
+from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.record import Witness
 from watchkeeper.core.usage import FREE, Presumed, TokenUsage
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
@@ -222,6 +224,34 @@ def test_a_call_of_a_thread_that_the_block_does_not_wait_for_is_on_record(tmp_pa
         (run,) = store.runs()
         (call,) = (event.body for event in store.events(run.run_id) if event.tag == "call_ended")
     assert (run.cost_nanos, call["cost_nanos"], call["status"]) == (250_000_000, 250_000_000, "aborted")
+
+
+def test_a_call_that_ends_just_after_its_block_has_presumed_it_is_on_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+    tell = ExecutionContext.tell
+
+    def told_late(gate: ExecutionContext, witness: Witness | None) -> Witness | None:
+        if witness is None:
+            goes_on.set()
+            thread.join()
+        return tell(gate, witness)
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(30)
+
+    monkeypatch.setattr(ExecutionContext, "tell", told_late)
+    with contained(timeout=None, store=tmp_path / "runs") as gate:
+        hint = WrapOptions("ask", cost_estimate_hint=0.25)
+        thread = threading.Thread(target=lambda: gate.call_llm(work, hint))
+        thread.start()
+        assert begun.wait(10)
+    with RunStore(tmp_path / "runs", read_only=True) as store:
+        (run,) = store.runs()
+        assert [event.tag for event in store.events(run.run_id)] == ["run_started", "call_ended", "run_ended"]
+    assert run.cost_nanos == 250_000_000
 
 
 class SharedConnection(httpx2.BaseTransport):

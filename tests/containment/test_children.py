@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.containment.gates import TOOL, answer, charged, costing, dollars, gate_with, race, started, unlimited
+from tests.containment.gates import TOOL, answer, charged, costing, dollars, gate_with, race, settle, started, unlimited
 from watchkeeper.accounting.account import COST, STEPS, Account
 from watchkeeper.accounting.call_request import CallRequest, Estimate
 from watchkeeper.accounting.limits import Landing, Limits
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import GRACE_SECONDS
 from watchkeeper.core.clock import SYSTEM_CLOCK, TestClock
 from watchkeeper.core.errors import ConfigurationError, LimitsError
 from watchkeeper.shield.decision import Decision
@@ -152,6 +153,32 @@ async def test_late_results_after_a_child_was_closed_are_charged_up_once(clock: 
     await task
     assert root.usage.cost_nanos == dollars(0.2)
     assert account_of(root).reserved == [0] * 7
+
+
+async def test_a_call_that_its_closed_context_did_not_wait_for_may_end_as_late_as_it_likes(clock: TestClock) -> None:
+    """Its task gets the outcome when the grace is over; its account, the truth when the work has ended."""
+    gate = gate_with(clock, max_cost_usd=1)
+    finish = asyncio.Event()
+
+    async def stubborn(ticket: Any) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await finish.wait()
+        return "late"
+
+    task = await started(gate.acall(costing(0.5), stubborn, charged(0.2)))
+    gate.close()
+    gate.book_left()
+    assert (gate.usage.cost_nanos, gate.usage.presumed.calls) == (dollars(0.5), 1)
+    await settle()
+    clock.advance(GRACE_SECONDS)
+    outcome = await task
+    assert (outcome.decision, outcome.stop_reason, gate.usage.presumed.calls) == (Decision.HALT, "aborted", 1)
+    finish.set()
+    await settle()
+    assert (gate.usage.cost_nanos, gate.usage.presumed.calls, gate.in_flight) == (dollars(0.2), 0, ())
+    assert gate.get_snapshot().nodes[0].late_result == "late"
 
 
 async def test_without_a_ceiling_of_its_own_or_without_carving_a_child_shares(clock: TestClock) -> None:

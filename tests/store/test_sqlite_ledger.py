@@ -444,6 +444,9 @@ class TestLeases:
             until_other_thread(lambda: vars(ledger)["_file"].locked_seconds > 0)
             if on_loop:
                 ending.join()
+                late = [each.daemon for each in threading.enumerate() if each.name == "watchkeeper-ledger-late"]
+                assert late
+                assert not any(late)  # the end of the process waits for it
         ending.join()
         total = (10 if on_loop else 5) * CENT
         until_other_thread(lambda: rows(ledger, "SELECT cost_nanos FROM settled") == [(total,)])

@@ -217,6 +217,8 @@ class BlockRecord:
         self._above = around.scope
         self._own = own
         self.spending: Spending | None = None
+        self._presumed: set[int] = set()  # numbers of calls that its end has put on record already
+        self._presuming = threading.RLock()
         self._inside = ExitStack()
         self._unwatch: Callable[[], None] | None = None
         self._about = ChildFacts("block", name, BLOCK, context.clock.monotonic(), around.call_id, admitted=False)
@@ -264,7 +266,13 @@ class BlockRecord:
             self.spending.call_costs(node, demand, nanos)
 
     def call_ended(self, request: CallRequest, node: Node, charge: Charge | None) -> None:
-        """Record a call, unless a run or a block inside records it."""
+        """Record a call, unless a run or a block inside records it, or the end of the block has recorded it already."""
+        with self._presuming:
+            if node.number in self._presumed:
+                return
+        self._record_call(request, node, charge)
+
+    def _record_call(self, request: CallRequest, node: Node, charge: Charge | None) -> None:
         if self._own is not None and self.spending is not None:
             self.spending.call_ended(request, node, charge)  # the run around has another record
         if request.kind == "child" or not self._is_innermost():
@@ -286,12 +294,15 @@ class BlockRecord:
 
     def _presume_left(self) -> None:
         """Record at their worst case the calls that go on after the block, on threads that nothing can interrupt."""
-        now, elsewhere = self._context.clock.monotonic(), is_inherited(self._context.account)
-        for call in self._context.in_flight:
-            if call.node.ending is None and not elsewhere:
-                tokens, nanos = reserved_amounts(call)
-                ending = Ending(now, "aborted", nanos, tokens, 0, CLOSED_UNDER_WAY.reason, None, None)
-                self.call_ended(call.request, structs.replace(call.node, ending=ending), presumed_charge(tokens, nanos))
+        if is_inherited(self._context.account):
+            return
+        now = self._context.clock.monotonic()
+        with self._presuming:  # a call that ends meanwhile, in its own thread, is recorded here or there
+            left = [(call, *reserved_amounts(call)) for call in self._context.in_flight if call.node.ending is None]
+            self._presumed.update(call.node.number for call, _, _ in left)
+        for call, tokens, nanos in left:
+            ending = Ending(now, "aborted", nanos, tokens, 0, CLOSED_UNDER_WAY.reason, None, None)
+            self._record_call(call.request, structs.replace(call.node, ending=ending), presumed_charge(tokens, nanos))
 
     def end(self, stop: Stop | None) -> Future[str] | None:
         """Record the end, and begin to write what is left; the future tells what is not on record.

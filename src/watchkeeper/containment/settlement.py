@@ -90,11 +90,16 @@ def never_began(calls: ContextCalls, call: InFlightCall) -> Outcome[Any]:
 
 def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
     """Abandon a call that did not stop in time; return its outcome, and the receiver of its late result."""
+    number, forget = call.node.number, partial(calls.in_flight.pop, call.node.number, None)
+    if call.left is not None:
+        calls.in_flight[number] = call
+        late = LateResult(call, call.left, meter, calls.ledger, calls.clock, forget)
+        return outcome_of_left(calls, call, None, None), late
     if call.node.ending is not None:  # its loop was closed, its context has booked it, and the collector closes it now
         raise GeneratorExit
-    number, reason = call.node.number, call.interrupted
+    reason = call.interrupted
     charge = presumed_charge(*reserved_amounts(call))
-    late = LateResult(call, charge, meter, calls.ledger, calls.clock, partial(calls.in_flight.pop, number, None))
+    late = LateResult(call, charge, meter, calls.ledger, calls.clock, forget)
     error = timed_out(call) if reason in ("deadline", "call_timeout") else None
     outcome = conclude(calls, call, None, error, charge, reason, calls.clock.monotonic())
     calls.in_flight[number] = call
@@ -171,9 +176,13 @@ def finish_left(
         raise asyncio.CancelledError
     if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
         raise error
+    return outcome_of_left(calls, call, value, error if isinstance(error, Exception) else None)
+
+
+def outcome_of_left(calls: ContextCalls, call: InFlightCall, value: Any, error: Exception | None) -> Outcome[Any]:
+    """Return the outcome of a call that `book_left` has booked."""
     stop = stop_of(calls.account) or CLOSED_UNDER_WAY
-    failed = error if isinstance(error, Exception) else None
-    return Outcome(Decision.HALT, value, failed, stop.reason, stop, call.node)
+    return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
 
 
 def conclude(

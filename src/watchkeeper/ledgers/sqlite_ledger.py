@@ -506,12 +506,13 @@ class SqliteLedger:
     def _write_late(self) -> None:
         """Write what a call has spent that ended after the shutdown, once others release the file.
 
-        The ledger's own thread has ended. A plain thread waits here, an event loop is not held up.
+        The ledger's own thread has ended. A plain thread waits here, an event loop is not held up. The end of the
+        process waits as `shutdown` does.
         """
         if running_loop() is None:
             self._release_retried()
         else:
-            threading.Thread(target=self._release_retried, name="watchkeeper-ledger-late", daemon=True).start()
+            threading.Thread(target=self._release_retried, name="watchkeeper-ledger-late", daemon=False).start()
 
     def _release_retried(self) -> None:
         """Write what is noted and release all, again and again while others hold the file."""

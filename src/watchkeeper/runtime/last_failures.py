@@ -34,4 +34,4 @@ class LastFailures:
         if self._count < 2:
             return ""
         why = one_line(self._said.removeprefix(f"{self._name} failed: "), WHY)
-        return f"Its last {self._count} calls of {one_line(self._name, WHY)} failed: {why}"
+        return f"Its last {self._count} calls of {one_line(self._name, WHY)} failed{f': {why}' if why else '.'}"
