@@ -90,6 +90,9 @@ def never_began(calls: ContextCalls, call: InFlightCall) -> Outcome[Any]:
 
 def abandon(calls: ContextCalls, call: InFlightCall, meter: Meter[Any] | None) -> tuple[Outcome[Any], LateResult]:
     """Abandon a call that did not stop in time; return its outcome, and the receiver of its late result."""
+    if call.left is not None:  # `book_left` has booked it
+        late = LateResult(call, call.left, meter, calls.ledger, calls.clock, lambda: None)
+        return left_outcome(calls, call, None, None), late
     if call.node.ending is not None:  # its loop was closed, its context has booked it, and the collector closes it now
         raise GeneratorExit
     number, reason = call.node.number, call.interrupted
@@ -171,9 +174,13 @@ def finish_left(
         raise asyncio.CancelledError
     if error is not None and not isinstance(error, Exception | asyncio.CancelledError):
         raise error
+    return left_outcome(calls, call, value, error if isinstance(error, Exception) else None)
+
+
+def left_outcome(calls: ContextCalls, call: InFlightCall, value: Any, error: Exception | None) -> Outcome[Any]:
+    """Return the outcome of a call that `book_left` has booked."""
     stop = stop_of(calls.account) or CLOSED_UNDER_WAY
-    failed = error if isinstance(error, Exception) else None
-    return Outcome(Decision.HALT, value, failed, stop.reason, stop, call.node)
+    return Outcome(Decision.HALT, value, error, stop.reason, stop, call.node)
 
 
 def conclude(
