@@ -42,8 +42,10 @@ from watchkeeper.contained_sdk.calls import CallStopped, ContainedCall
 from watchkeeper.contained_sdk.http import contained_http_client
 from watchkeeper.containment.config import WrapOptions
 from watchkeeper.containment.execution_context import ExecutionContext
+from watchkeeper.containment.in_flight import Ticket
 from watchkeeper.containment.record import Witness
 from watchkeeper.core.usage import FREE, Presumed, TokenUsage
+from watchkeeper.shield.decision import Decision
 from watchkeeper.store.run_store import RunStore
 from watchkeeper.testing.fake_openai import FakeOpenAI
 from watchkeeper.testing.wire import EVENT_STREAM, Fault, WireReply, WireServer
@@ -252,6 +254,85 @@ def test_a_call_that_ends_just_after_its_block_has_presumed_it_is_on_record_once
         (run,) = store.runs()
         assert [event.tag for event in store.events(run.run_id)] == ["run_started", "call_ended", "run_ended"]
     assert run.cost_nanos == 250_000_000
+
+
+async def test_what_goes_on_after_a_block_that_could_not_wait_is_abandoned_and_corrected_at_its_end() -> None:
+    goes_on = asyncio.Event()
+
+    async def stubborn(ticket: Ticket) -> str:
+        while not goes_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await goes_on.wait()
+        ticket.charge(0.01)
+        return "late"
+
+    with contained(store=None) as gate:
+        call = asyncio.create_task(gate.acall_llm(stubborn, WrapOptions("ask", cost_estimate_hint=0.25)))
+        await asyncio.sleep(0)
+    assert gate.usage.cost_nanos == 250_000_000
+    outcome = await call
+    assert (outcome.decision, outcome.stop_reason) == (Decision.HALT, "aborted")
+    goes_on.set()
+    await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+    assert gate.usage.cost_nanos == 10_000_000
+    (node,) = gate.get_snapshot().nodes
+    assert (node.cost_usd, node.late_result) == (0.01, "late")
+
+
+@pytest.mark.parametrize("hint", [0.25, 0.0])
+async def test_what_a_call_has_told_of_its_cost_is_on_record_also_below_a_run_that_is_cancelled(
+    tmp_path: Path, hint: float
+) -> None:
+    told = asyncio.Event()
+    left: list[asyncio.Task[Any]] = []
+
+    async def ask(ticket: Ticket) -> None:
+        ticket.charge(0.4)
+        told.set()
+        await asyncio.Event().wait()
+
+    async def beside() -> None:
+        async with contained() as gate:
+            await gate.acall_llm(ask, WrapOptions("ask", cost_estimate_hint=hint))
+
+    @tool
+    async def look() -> None:
+        """Look."""
+        left.append(asyncio.create_task(beside()))
+        await asyncio.Event().wait()
+
+    agent = Agent(ScriptedModel([Call("look"), "done"]), "Work.", str, tools=[look])
+    options: Any = {"store": tmp_path / "runs", "prices": {"scripted": FREE}}
+    run = asyncio.create_task(agent.arun("a task", **options))
+    await told.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    await asyncio.wait(left)
+    with RunStore(tmp_path / "runs", read_only=True) as store:
+        (row,) = (run for run in store.runs() if run.parent_id is None)
+    assert row.cost_nanos == 400_000_000
+    assert (await agent.aresume(row.run_id, **options)).usage.cost_nanos == 400_000_000
+
+
+def test_a_block_counts_what_a_call_that_goes_on_has_told_of_its_cost(tmp_path: Path) -> None:
+    told, goes_on = threading.Event(), threading.Event()
+
+    def work(ticket: Ticket) -> None:
+        ticket.charge(0.4)
+        told.set()
+        goes_on.wait(30)
+
+    with contained(timeout=None, store=tmp_path / "runs") as gate:
+        thread = threading.Thread(target=lambda: gate.call_llm(work))
+        thread.start()
+        assert told.wait(10)
+    goes_on.set()
+    thread.join()
+    with RunStore(tmp_path / "runs", read_only=True) as store:
+        (run,) = store.runs()
+        (call,) = (event.body for event in store.events(run.run_id) if event.tag == "call_ended")
+    assert (run.cost_nanos, call["cost_nanos"], gate.usage.cost_nanos) == (400_000_000,) * 3
 
 
 class SharedConnection(httpx2.BaseTransport):

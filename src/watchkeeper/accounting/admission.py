@@ -60,6 +60,7 @@ class Demand:
         reserved: ``(count, amount)`` of what is reserved; empty before admission and after settlement.
         held_before: The context's landing hold before the call was admitted.
         day: The day (UTC) on which it was admitted; set by a ledger that keeps days.
+        told_nanos: What the call has reported so far that it costs, which may be more than is reserved.
     """
 
     __slots__ = (
@@ -84,6 +85,7 @@ class Demand:
         "per_output",
         "request",
         "reserved",
+        "told_nanos",
         "wants",
     )
 
@@ -117,6 +119,7 @@ class Demand:
         self.reserved: Sequence[tuple[int, int]] = ()
         self.held_before = NOTHING
         self.day = ""
+        self.told_nanos = 0
 
     @property
     def is_held(self) -> bool:

@@ -617,7 +617,7 @@ def presumed_of(demand: Demand) -> Usage:
     """Return the worst case of a call under way; its step was counted when it was admitted."""
     amounts = dict(demand.reserved)
     tokens = TokenUsage(amounts.get(INPUT_TOKENS, 0), amounts.get(OUTPUT_TOKENS, 0))
-    cost = amounts.get(COST, 0) if demand.request.estimate.known_cost else None
+    cost = max(amounts.get(COST, 0), demand.told_nanos) if demand.request.estimate.known_cost else None
     if cost == 0 and not tokens.total:
         return Usage()  # a call that can cost nothing is not presumed
     return Usage(tokens, cost, presumed=Presumed(1, tokens, cost))

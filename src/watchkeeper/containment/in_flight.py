@@ -184,6 +184,8 @@ class InFlightCall(Ticket, eq=False, kw_only=True):
         super().charge(usd)
         if self.witness is not None:
             self.witness.call_costs(self.node, self.demand, self.charged_nanos or 0)
+        with CHARGING:
+            self.demand.told_nanos = self.charged_nanos or 0
 
     def chain(self) -> Iterator[InFlightCall]:
         """Return this call and those around it, innermost first."""
