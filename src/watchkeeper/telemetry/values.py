@@ -103,7 +103,7 @@ def _finite(data: Any) -> Any:
     if isinstance(data, float) and not isfinite(data):
         return str(data)
     if isinstance(data, list):
-        return [_finite(item) for item in cast("list[Any]", data)]
+        return [_finite(item) for item in cast("Iterable[Any]", data)]
     if isinstance(data, dict):
         return {key: _finite(item) for key, item in cast("dict[str, Any]", data).items()}
     return data
