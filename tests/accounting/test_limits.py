@@ -196,11 +196,36 @@ def test_money_is_written_as_it_is_read() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "$20", "/day", "$20/week", "20 apples/day", "$-1/day", "$0/day", "0 tokens/day", "$20day", 20, None, b""],
+    [
+        "",
+        "$20",
+        "/day",
+        "$20/week",
+        "20 apples/day",
+        "$-1/day",
+        "$0/day",
+        "0 tokens/day",
+        "$20day",
+        "tokens/day",
+        "a day",
+        20,
+        None,
+        b"",
+    ],
 )
 def test_what_is_no_amount_for_a_period_is_refused_by_field_and_value(text: Any) -> None:
     with pytest.raises(LimitsError, match="account_limit="):
         AccountLimit.parse(text, "account_limit")
+
+
+@pytest.mark.parametrize("end", ["x", "x/day", "tokens x/day", "a x"])
+def test_an_amount_with_very_many_blanks_is_refused_at_once(end: str) -> None:
+    with pytest.raises(LimitsError, match="account_limit="):
+        AccountLimit.parse("5" + " " * 1_000_000 + end, "account_limit")  # hours, if each blank is looked at often
+
+
+def test_an_amount_and_its_period_may_be_far_apart() -> None:
+    assert AccountLimit.parse("$5" + " " * 1_000_000 + "a day", "account_limit") == AccountLimit.parse("$5/day", "")
 
 
 @pytest.mark.parametrize("name", ["team-a", "a", "nightly@acme/jobs.v2", "x" * 100])

@@ -313,6 +313,42 @@ async def test_a_small_body_that_decodes_to_a_large_one_is_refused(stream: bool,
     assert caught.value.fault == "oversized_reply"
 
 
+@pytest.mark.parametrize("blank", [b"\n\n", b"\r\r", b"\r\n\r\n"])
+def test_an_event_may_end_between_two_pieces(blank: bytes) -> None:
+    bounds = reply_bounds.BodyBounds(1_000, "", 30, most_objects=3)
+    for cut in range(1, len(blank)):
+        for _ in range(10):
+            bounds.count(b'data: {"a": []}' + blank[:cut])
+            bounds.count(blank[cut:])
+
+
+@given(st.lists(st.text("\r\nx", min_size=1, max_size=6), max_size=6))
+def test_events_end_where_the_sdks_see_an_end(pieces: list[str]) -> None:
+    bounds, collected = reply_bounds.BodyBounds(1_000, "", 1_000), b""
+    for piece in (text.encode() for text in pieces):
+        bounds.count(piece)
+        for line in piece.splitlines(keepends=True):  # as the SDKs do it
+            collected += line
+            if collected.endswith((b"\r\r", b"\n\n", b"\r\n\r\n")):
+                collected = b""
+        assert bounds._event == len(collected)
+
+
+@pytest.mark.parametrize("line", [b"x\n", b"x\r\r\n", b"\r\r\n"])
+async def test_a_long_event_of_very_many_lines_is_not_read(line: bytes) -> None:
+    """An SDK copies with each line what it has of an event: 4 MB of such lines would take minutes."""
+    assert await faults_of(CHAT, b": " + line * (4_000_000 // len(line)), stream=True) == ["oversized_reply"]
+
+
+async def test_a_byte_order_mark_costs_no_event_of_a_stream() -> None:
+    end = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    reply = WireReply(body=b"\xef\xbb\xbf" + DELTA + end, content_type="text/event-stream")
+    async with WireServer(lambda sent: reply) as server:
+        model = CHAT.model(server.url)
+        assert (await model.turn(request(stream=True))).message.text == "x"
+        await model.close()
+
+
 MANY_OBJECTS = b'{"choices": [], "usage": [' + b"{}," * 2 * reply_bounds.MOST_READ_OBJECTS + b"{}]}"
 
 

@@ -100,4 +100,6 @@ def test_who_has_no_token_is_told_nothing(tmp_path: Path) -> None:
         assert {client.get(path).status_code for path in (f"{paths[2]}00", f"{paths[3]}/x", "/api/runs/ff/head")} == {
             404
         }
+        numbers = ("9" * 5_000, "1" * 19, "-1", "\u0663")
+        assert {client.get(paths[place][:-1] + number).status_code for place in (2, 3) for number in numbers} == {404}
         assert client.get(paths[1]).headers["content-type"].startswith("text/event-stream")

@@ -124,6 +124,27 @@ async def test_arguments_that_are_nested_too_deeply_cost_no_span(
     assert deep in attributes(answered)[names.INPUT_MESSAGES]
 
 
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "Infinity", "NaN"])
+async def test_messages_are_json_whatever_numbers_a_model_writes(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    def refused(constant: str) -> None:
+        raise AssertionError(constant)
+
+    monkeypatch.setenv(CAPTURE, "SPAN_ONLY")
+
+    @tool
+    def wait(seconds: float) -> str:
+        """Wait."""
+        return str(seconds)
+
+    script = [Call("wait", f'{{"seconds": {number}}}'), Say(Report(1))]
+    await play(agent(wait), script, telemetry=kept.telemetry)
+    for span in kept.spans:
+        for name in (*MESSAGES, names.TOOL_ARGUMENTS):
+            json.loads(attributes(span).get(name, "0"), parse_constant=refused)
+
+
 async def test_content_that_cannot_be_told_costs_no_span(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*given: object) -> str:
         raise RecursionError

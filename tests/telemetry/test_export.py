@@ -269,6 +269,8 @@ NO_HEADER = "is no header that can be sent; write NAME=VALUE, with commas betwee
 @pytest.mark.parametrize(
     ("variable", "value", "message"),
     [
+        ("OTEL_BSP_SCHEDULE_DELAY", "-5", "the export of telemetry: schedule_delay_millis must be positive"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "x", "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT must be a non-negative integer"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "OTEL_EXPORTER_OTLP_PROTOCOL='grpc' is not supported here"),
         ("OTEL_TRACES_EXPORTER", "zipkin", "OTEL_TRACES_EXPORTER='zipkin' must be otlp, console or none"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:abc", f"OTEL_EXPORTER_OTLP_ENDPOINT {NO_ADDRESS}"),

@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 Period = Literal["day", "month"]
 
-_PERIOD: Final = re.compile(r"(.+?)\s*(?:/|\ba\b|\bper\b)\s*(day|month)", re.IGNORECASE | re.ASCII)
-_TOKENS: Final = re.compile(r"(.+?)\s*tokens?", re.IGNORECASE | re.ASCII)
+_PERIOD: Final = re.compile(r"(?:/|\ba\b|\bper\b)\s*(day|month)\Z", re.IGNORECASE | re.ASCII)
+_TOKENS: Final = re.compile(r"tokens?\Z", re.IGNORECASE | re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@/-]{0,98}[A-Za-z0-9])?")
 
 
@@ -263,16 +263,18 @@ class AccountLimit:
         """
         if isinstance(given, AccountLimit):
             return given
-        match = _PERIOD.fullmatch(given.strip()) if isinstance(given, str) else None
-        if match is None:
+        text = given.strip() if isinstance(given, str) else ""
+        match = _PERIOD.search(text)  # what is before it may be long: its blanks are looked at once
+        amount = text[: match.start()].rstrip() if match is not None else ""
+        if match is None or not amount:
             raise LimitsError(
                 f"{field}={shown(given)} is not an amount for a period; write for example '$20/day', '$300/month' or "
                 "'500k tokens/day'"
             )
-        amount, period = match[1], cast("Period", match[2].lower())
-        tokens = _TOKENS.fullmatch(amount)
-        if tokens is not None:
-            return cls(period, tokens=count(tokens[1], field))
+        period = cast("Period", match[1].lower())
+        tokens = _TOKENS.search(amount)
+        if tokens is not None and tokens.start():
+            return cls(period, tokens=count(amount[: tokens.start()].rstrip(), field))
         return cls(period, nanos=money(amount, field))
 
     def __str__(self) -> str:

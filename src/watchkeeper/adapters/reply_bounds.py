@@ -8,6 +8,7 @@ Nothing here does input or output.
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
@@ -23,10 +24,12 @@ MOST_EVENT_BYTES: Final = 16 * MEBIBYTE
 """SDKs collect an event of a stream before they look at it, and copy what they have with every line and piece."""
 
 MOST_COPIED_BYTES: Final = 1 << 31
-"""What an SDK may have to copy because an event is long and has many lines."""
+"""What an SDK may have to copy because events of a stream are long and have many lines."""
 
-BLANKS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
-"""What ends an event."""
+BLANK: Final = re.compile(rb"\n\n|\r\r(?!\n)|\r\n\r\n")
+"""What ends an event, as the SDKs see it: to them, two returns and a newline end none."""
+
+LONGEST_BLANK: Final = 4
 
 MOST_ERROR_BYTES: Final = MEBIBYTE
 """The reply to a request that failed is an error message; SDKs parse it, print it and search it."""
@@ -99,6 +102,7 @@ class BodyBounds:
         self._objects = 0
         self._all_objects = 0
         self._commas = 0
+        self._last = b""
         self._zlib: Any = None
         if encoding in ("gzip", "x-gzip", "deflate"):
             self._zlib = zlib.decompressobj(ZLIB_OR_GZIP)
@@ -163,13 +167,16 @@ class BodyBounds:
 
     def _count_event(self, piece: bytes, most: int) -> int:
         """Count a piece of a stream of events; return where the event begins that it does not end."""
+        joined, before = self._last + piece, len(self._last)  # what ends an event may be split over pieces
+        ends = [blank.end() for blank in BLANK.finditer(joined)]
         if self._event > PIECE:
-            first = min(end for end in (len(piece), *(piece.find(blank) for blank in BLANKS)) if end >= 0)
+            first = ends[0] - before if ends else len(piece)
             lines = piece.count(b"\n", 0, first) + piece.count(b"\r", 0, first)
             self._copied += lines * self._event
-        start = max(piece.rfind(blank) for blank in BLANKS) + 1
+        start = ends[-1] - before if ends else 0
+        self._last = joined[max(ends[-1] if ends else 0, len(joined) - LONGEST_BLANK + 1) :]
         if start:
-            self._event = self._objects = self._commas = self._copied = 0
+            self._event = self._objects = self._commas = 0
         self._event += len(piece) - start
         if self._event > most or self._copied > MOST_COPIED_BYTES:
             raise oversized("single event of the reply", most)

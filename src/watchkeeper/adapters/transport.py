@@ -9,6 +9,7 @@ Nothing here retries, and nothing here knows a provider.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import io
 import socket
@@ -190,7 +191,10 @@ class SocketStream:
         try:
             most = MOST_STREAM_BYTES if self._response.ok else most_whole(self._response)
             bounds = BodyBounds(most, encoding_of(self._response), MOST_EVENT_BYTES, most_objects=MOST_READ_OBJECTS)
+            is_first = True
             async for piece in bounds.pieces(self._response.content.iter_any()):
+                if is_first:  # SDKs would take a byte order mark for a part of the first field's name
+                    piece, is_first = piece.removeprefix(codecs.BOM_UTF8), False
                 self._tail = piece[-len(LAST_EVENT) :]
                 yield piece
         except (aiohttp.ClientError, OSError, RefusedBodyError) as error:

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from watchkeeper.core.errors import ConfigurationError, StoreError
+from watchkeeper.core.text import clipped
 from watchkeeper.inspector.compare_view import compare_view
 from watchkeeper.inspector.guarding import ANY_ADDRESS, LOOPBACK, Guard, hosts_of, new_token
 from watchkeeper.inspector.event_view import event_view
@@ -39,6 +40,8 @@ PAGE: Final = ("index.html", "page.js", "page.css")
 NOT_FOUND: Final = 404
 IPV6: Final = 6
 LAST_PORT: Final = 65_535
+LONGEST_NUMBER: Final = 18
+"""Digits of the largest number of an event that is looked for."""
 
 
 def application(store: RunStore, tells: Tells, token: str, port: int = 0, address: str = LOOPBACK) -> ASGIApp:
@@ -69,12 +72,12 @@ def application(store: RunStore, tells: Tells, token: str, port: int = 0, addres
 
     def event(request: Request) -> msgspec.Struct:
         recording, _ = recordings.of(request.path_params["run_id"])
-        seq, whole = request.path_params["seq"], "all" in request.query_params
+        seq, whole = number_in(request), "all" in request.query_params
         return event_view(store, recording.run.run_id, seq, recording.position(seq), whole=whole)
 
     def state(request: Request) -> msgspec.Struct:
         recording, _ = recordings.of(request.path_params["run_id"])
-        return state_view(store, recording.run.run_id, request.path_params["seq"])
+        return state_view(store, recording.run.run_id, number_in(request))
 
     async def live(request: Request) -> Response:
         last_id = request.headers.get("last-event-id", "")
@@ -89,11 +92,23 @@ def application(store: RunStore, tells: Tells, token: str, port: int = 0, addres
         Route("/api/compare/{one}/{other}", partial(_json, compare)),
         Route("/api/runs/{run_id}/head", partial(_json, head)),
         Route("/api/runs/{run_id}/live", live),
-        Route("/api/runs/{run_id}/events/{seq:int}", partial(_json, event)),
-        Route("/api/runs/{run_id}/state/{seq:int}", partial(_json, state)),
+        Route("/api/runs/{run_id}/events/{seq}", partial(_json, event)),
+        Route("/api/runs/{run_id}/state/{seq}", partial(_json, state)),
     ]
     guarded = Guard(Starlette(routes=routes), token, f"watchkeeper_{port}")
     return TrustedHostMiddleware(guarded, allowed_hosts=list(hosts_of(address)), www_redirect=False)
+
+
+def number_in(request: Request) -> int:
+    """Return the number of an event in the address of a request.
+
+    Raises:
+        StoreError: If there is none, or one that no run can have.
+    """
+    text: str = request.path_params["seq"]
+    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
+        raise StoreError(f"{clipped(text, LONGEST_NUMBER)} is no number of an event")
+    return int(text)
 
 
 async def _file(name: str, request: Request) -> Response:

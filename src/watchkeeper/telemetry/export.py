@@ -260,7 +260,7 @@ class Export:
         try:
             tracers, meters = self._tracers(kinds["traces"], resource), self._meters(kinds["metrics"], resource)
             self.telemetry = Telemetry(tracers, meters, self._loggers(kinds["logs"], resource))
-        except RuntimeError as error:  # no code that provides credentials has the name that a variable gives
+        except (RuntimeError, ValueError) as error:  # a name or a number of a variable that the SDK refuses
             raise ConfigurationError(f"the export of telemetry: {one_line(str(error), LONGEST_REASON)}") from error
         if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # what the agent's own code traces
             trace.set_tracer_provider(tracers)

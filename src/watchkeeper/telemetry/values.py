@@ -10,7 +10,8 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from math import isfinite
+from typing import Any, Final, cast
 
 from watchkeeper.core.messages import AssistantMessage, ImagePart, Message, SystemMessage, ToolMessage, UserMessage
 from watchkeeper.core.model import FinishReason
@@ -87,8 +88,25 @@ def captured() -> str:
 
 def document(value: Any, most: int = CONTENT_CHARS) -> str:
     """Return JSON-able data as an attribute: its JSON, redacted; a text is taken as it is."""
-    said = value if isinstance(value, str) else json.dumps(HELD.redacted_data(value), ensure_ascii=False, default=str)
-    return bounded(redacted(said), most)
+    return bounded(redacted(value if isinstance(value, str) else _json(HELD.redacted_data(value))), most)
+
+
+def _json(data: Any) -> str:
+    """Return data as JSON, which has no number for infinity; models write 1e999, which is read as one."""
+    try:
+        return json.dumps(data, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(data), ensure_ascii=False, default=str)
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, float) and not isfinite(data):
+        return str(data)
+    if isinstance(data, list):
+        return [_finite(item) for item in cast("Iterable[Any]", data)]
+    if isinstance(data, dict):
+        return {key: _finite(item) for key, item in cast("dict[str, Any]", data).items()}
+    return data
 
 
 def transcript(messages: Sequence[Message]) -> str:
