@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from tests.cli.support import CommandLine, rewritten
 from watchkeeper.accounting.limits import Limits
 from watchkeeper.adapters.scripted import Call, Calls, Say, ScriptedModel
 from watchkeeper.app.agent import Agent
+from watchkeeper.cli.stored.under_way import BEGUN, CallsUnderWay
 from watchkeeper.core.messages import ToolMessage
 from watchkeeper.core.model import ModelRequest
 from watchkeeper.core.usage import ModelPrice
 from watchkeeper.runtime.events import RunResumed
 from watchkeeper.store.cancelling import cancel
-from watchkeeper.store.run_store import RunStore
+from watchkeeper.store.plain_json import untyped
+from watchkeeper.store.run_store import RunStore, StoredEvent
 from watchkeeper.tools.context import ToolContext
 from watchkeeper.tools.filesystems import HostFilesystem
 from watchkeeper.tools.tool import tool
@@ -220,3 +223,15 @@ def test_a_run_that_was_given_up_goes_on_with_what_it_would_have_had(tmp_path: P
             )
         direct, later = results
         assert (later.usage, later.turns, later.output) == (direct.usage, direct.turns, direct.output), place
+
+
+@pytest.mark.parametrize("node", [{}, [], {"$type": "nope"}])
+def test_a_call_whose_node_is_of_another_kind_is_taken_in(node: object) -> None:
+    calls = CallsUnderWay()
+    for tag in (BEGUN, "tool_invoked"):
+        calls.add(StoredEvent(1, datetime(2026, 1, 1, tzinfo=UTC), tag, {"node_id": node}))
+
+
+@pytest.mark.parametrize("text", [1e308, "x", None])
+def test_a_stored_text_that_cannot_be_decoded_is_shown_as_it_stands(text: object) -> None:
+    assert untyped({"$type": "str", "utf16": text}) == str(text)

@@ -85,7 +85,11 @@ def untyped(data: Any) -> Any:
     if tag in MAPPINGS and "items" in fields:
         return {str(untyped(key)): untyped(value) for key, value in fields["items"]}
     if tag == "str":
-        return b64decode(fields["utf16"]).decode("utf-16-le", "surrogatepass")
+        encoded = str(fields.get("utf16"))
+        try:
+            return b64decode(encoded).decode("utf-16-le", "surrogatepass")
+        except ValueError:  # the record is damaged
+            return encoded
     if tag in HOLDERS:
         for held in ("items", "value"):
             if held in fields:

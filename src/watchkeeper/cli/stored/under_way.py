@@ -55,13 +55,13 @@ class CallsUnderWay:
         """Begin with none."""
         self._started: list[StoredEvent] = []
         self._events: list[StoredEvent] = []
-        self._open: set[object] = set()
+        self._open: set[str] = set()
 
     def add(self, event: StoredEvent) -> None:
         """Take in one event."""
         tag = event.tag
         if tag in OVER:
-            self._open.discard(event.body.get("node_id"))
+            self._open.discard(str(event.body.get("node_id")))  # of any kind in a damaged record
             if tag == REPLIED and not self._open:
                 self._events = [event]  # it has the arguments of the calls to come
             elif self._open:
@@ -74,7 +74,7 @@ class CallsUnderWay:
             self._open.clear()
         elif tag == BEGUN:
             self._events.append(event)
-            self._open.add(event.body.get("node_id"))
+            self._open.add(str(event.body.get("node_id")))
         elif tag == ENDED:
             self._events.append(event)
 
