@@ -331,7 +331,7 @@ def test_events_end_where_the_sdks_see_an_end(pieces: list[str]) -> None:
             collected += line
             if collected.endswith((b"\r\r", b"\n\n", b"\r\n\r\n")):
                 collected = b""
-        assert bounds._event == len(collected)
+        assert bounds._event == len(collected)  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize("line", [b"x\n", b"x\r\r\n", b"\r\r\n"])
